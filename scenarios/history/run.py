@@ -10,6 +10,7 @@ A run directory that was cut off is an error that says what is missing, never a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from scenarios.history.history import History
 from scenarios.history.play import Lab, Play, ProcessEnd
 from scenarios.history.verdicts import Judgement, Verdict
 
-__all__ = ["Lab", "Play", "ProcessEnd", "Run", "RunError", "load_run", "save"]
+__all__ = ["Lab", "Play", "ProcessEnd", "Run", "RunError", "known_run", "load_run", "save"]
 
 _Value = TypeVar("_Value")
 
@@ -33,19 +34,24 @@ class RunError(RingtwinError):
 
 
 class Run:
-    """A run directory, read lazily."""
+    """A run directory, read lazily. `journals`: what is in them, or how they are read once somebody asks."""
 
-    def __init__(self, path: Path, play: Play, lab: Lab, journals: list[JournalFile],
+    def __init__(self, path: Path, play: Play, lab: Lab, journals: list[JournalFile] | Callable[[], list[JournalFile]],
                  judgement: Judgement | None) -> None:
         self.path = path
         self.play = play
         self.lab = lab
-        self.journals = journals
+        self._journals = journals
         self.judgement = judgement
 
     @property
     def name(self) -> str:
         return f"{self.play.scenario}-{self.play.world}"
+
+    @cached_property
+    def journals(self) -> list[JournalFile]:
+        """As `load_run` reads them, with its errors."""
+        return self._journals() if callable(self._journals) else self._journals
 
     @cached_property
     def history(self) -> History:
@@ -109,7 +115,19 @@ def _of_today(play: Any) -> Any:
 
 def load_run(path: Path) -> Run:
     """Raises RunError where the directory is not a whole run."""
+    run = known_run(path)
+    return Run(run.path, run.play, run.lab, run.journals, run.judgement)
+
+
+def known_run(path: Path) -> Run:
+    """Of a directory that was read whole before, and looked through: what is in the journals is read when asked for."""
     play, lab = _read(path / "play.json", Play), _read(path / "lab.json", Lab)
+    verdicts = path / "verdicts.json"
+    judgement = _read(verdicts, Judgement) if verdicts.exists() else None
+    return Run(path, play, lab, lambda: _journals_of(path, lab), judgement)
+
+
+def _journals_of(path: Path, lab: Lab) -> list[JournalFile]:
     folder = path / "journals"
     names = {file.name for place in (folder, folder / RELAYED) for file in place.glob("*.journal")}
     files = [folder / name for name in sorted(names)]
@@ -119,9 +137,7 @@ def load_run(path: Path) -> Run:
     for file, journal in zip(files, journals, strict=True):
         if (damage := _damage(journal, lab)) is not None:
             raise RunError(f"{file}: damaged journal ({damage}); play it again")
-    verdicts = path / "verdicts.json"
-    judgement = _read(verdicts, Judgement) if verdicts.exists() else None
-    return Run(path, play, lab, journals, judgement)
+    return journals
 
 
 def journal_of(own: Path, relayed: Path) -> JournalFile:

@@ -13,33 +13,28 @@ from multiprocessing.connection import Connection
 import msgspec
 
 from engine.config import EngineConfig
+from engine.effects import Loop
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
+from engine.process.recipes import named
 from engine.topology import Mark, frontend
 from scenarios.history.play import BATCHES, BOOKS
 from scenarios.lab.script import DONE
 from scenarios.programs.asking import Asking
 from scenarios.programs.batches import ask_of_batches
 from scenarios.programs.books import look_at_books
-from scenarios.programs.engines_user import ask_engines
-from scenarios.programs.events_user import ask_events
-from scenarios.programs.generation_user import ask_generation
-from scenarios.programs.models_user import ask_models
-from scenarios.programs.network.afar import ask_from_afar
-from scenarios.programs.network.sockets import ask_sockets
-from scenarios.programs.queues.asks import ask_queues
-from scenarios.programs.ranks.collectives import ask_collectives
-from scenarios.programs.ranks.groups import ask_groups
-from scenarios.programs.ranks.meetings import ask_meetings
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.caller import log_to
 
-#: What `Options.program` may say.
-PROGRAMS: dict[str, Callable[[Asking], None]] = {
-    "events": ask_events, "queues": ask_queues, "afar": ask_from_afar, "sockets": ask_sockets, "groups": ask_groups,
-    "meetings": ask_meetings, "collectives": ask_collectives, "generation": ask_generation, "engines": ask_engines,
-    "models": ask_models,
-    BOOKS: lambda asking: asking.run(look_at_books()), BATCHES: lambda asking: asking.run(ask_of_batches())}
+#: What `Options.program` may say: who asks, imported where it asks. The lab has none of what they need.
+PROGRAMS = {
+    "events": "events_user:ask_events", "queues": "queues.asks:ask_queues", "afar": "network.afar:ask_from_afar",
+    "sockets": "network.sockets:ask_sockets", "groups": "ranks.groups:ask_groups",
+    "meetings": "ranks.meetings:ask_meetings", "collectives": "ranks.collectives:ask_collectives",
+    "generation": "generation_user:ask_generation", "engines": "engines_user:ask_engines",
+    "models": "models_user:ask_models"}
+#: Of these, what the twin plays, too.
+PURE: dict[str, Callable[[], Loop[None]]] = {BOOKS: look_at_books, BATCHES: ask_of_batches}
 
 
 class ProgramRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +56,11 @@ def main(recipe: bytes, connection: Connection) -> None:
     tempfile.tempdir = asked.folder
     ports = open_ports(frontend(), asked.ports_factory, asked.ports_argument)
     ports.mark(Mark.BORN)
-    PROGRAMS[asked.program](Asking(ports, asked.folder, asked.config, asked.workload))
+    asking = Asking(ports, asked.folder, asked.config, asked.workload)
+    if asked.program in PURE:
+        asking.run(PURE[asked.program]())
+    else:
+        named(f"scenarios.programs.{PROGRAMS[asked.program]}")(asking)
     connection.send_bytes(DONE)
     ports.observe("bye", reason="done")
     ports.close()

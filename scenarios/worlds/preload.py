@@ -1,5 +1,6 @@
 """Imported by the fork server: what a process of a play would otherwise import, or find out, in its first second."""
 
+import gc
 import multiprocessing.popen_fork
 import multiprocessing.popen_forkserver
 
@@ -37,5 +38,6 @@ TYPES = (
     engine.process.consensus.register.Answer)
 for kind in TYPES:
     msgspec.msgpack.Decoder(kind)
+gc.freeze()  # what is shared is no garbage: to look through it would copy it
 
 __all__ = ["engine", "faults", "multiprocessing", "safetensors", "scenarios", "torch", "zmq"]

@@ -11,6 +11,7 @@ Promises
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -21,13 +22,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scenarios.command.playing.forked import ends_with
-from scenarios.history.run import Run, load_run
+from scenarios.history.run import Run, known_run
 from scenarios.lab import home
 from scenarios.lab.catalogue import Scenario
 from scenarios.lab.player import ScenarioResult, Settings, Worlds, failed, play
 
 #: A lane that was told to end, and has processes of a play to end before, is gone within this.
 CLOSE_S = 20.0
+#: So many objects more than before, and it is looked for garbage among them: a run that is read and judged has many.
+GARBAGE = 50_000
 #: What a lane has played: its result, the word for it, and why (`conclusion.verdict_of`).
 Told = tuple[ScenarioResult, str, list[str]]
 
@@ -114,7 +117,7 @@ class _Lane:
             result, paths, word, why = self.connection.recv()
         except (EOFError, OSError):
             return None
-        runs = [one if isinstance(one, Run) else load_run(one) for one in paths]
+        runs = [one if isinstance(one, Run) else known_run(one) for one in paths]
         return msgspec.structs.replace(result, runs=runs), word, why
 
     def why(self) -> str:
@@ -140,6 +143,8 @@ def _main(connection: Connection, others: list[Connection], parent: int, tasks: 
         return
     for one in others:
         one.close()
+    gc.freeze()  # the program itself, which is shared: to look through it for garbage would copy it
+    gc.set_threshold(GARBAGE)
     worlds = Worlds(settings)
     with contextlib.suppress(BaseException):  # whatever ends it: it has cleared up, and its parent sees it gone
         try:

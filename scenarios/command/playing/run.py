@@ -81,7 +81,7 @@ def _at_once(tasks: Sequence[Task], settings: Settings, jobs: int, screen: Scree
     order = spread(len(tasks))
     with Lanes([tasks[number] for number in order], settings, jobs, conclusion.verdict_of) as lanes:
         for place, told in lanes.played(lambda task: screen.playing(task.scenario.name, task.world)):
-            gc.freeze()  # records by the million, which stay: looking for garbage there takes longer than loading them
+            gc.freeze()  # verdicts by the thousand stay: looking for garbage there takes longer than reading them
             yield order[place], told
 
 
