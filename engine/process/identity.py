@@ -17,6 +17,8 @@ from engine.effects import Identity
 # Fields of /proc/PID/stat behind the name of the program (proc_pid_stat(5)).
 _STATE, _FLAGS, _START_TIME, _EXIT_CODE = 0, 6, 19, 49
 _PF_EXITING = 0x4
+#: 52 numbers of 20 digits and a name of 64 bytes at most: the system gives it in one piece.
+_LONGEST_BYTES = 4096
 
 
 def start_time(pid: int) -> int | None:
@@ -49,10 +51,15 @@ def exit_code(pid: int) -> int | None:
 
 def _stat(folder: str) -> list[bytes] | None:
     try:
-        with open(f"{folder}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
+        file = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
         return None
+    try:
+        return os.read(file, _LONGEST_BYTES).rpartition(b")")[2].split()
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(file)
 
 
 def _is_dead(fields: list[bytes]) -> bool:

@@ -181,6 +181,8 @@ class RealBench:
         self._board = create_board(folder, play.plan, play.topology)
         self._supervisor = Supervisor(self._board, play.plan)
         self._watched: dict[Node, Watched] = {}
+        self._unborn = [(str(node), life, msgspec.structs.replace(node, life=life))
+                        for node in play.topology.nodes for life in (0, 1)]
         self._actors: list[Any] = []  # as `RealActor`
         self._intruders = Intruders()
         self._starvation_s = 0.0
@@ -363,12 +365,11 @@ class RealBench:
         self._supervisor.tick()
         for actor in self._actors:
             actor.look()
-        for node in self._play.topology.nodes:
-            for life in (0, 1):
-                born = self._board.process(str(node), life)
-                lived = msgspec.structs.replace(node, life=life)
-                if born is not None and lived not in self._watched:
-                    self._watched[lived] = Watched(str(node), life, born[0], self.now)
+        for name, life, lived in self._unborn:
+            born = self._board.process(name, life)
+            if born is not None:
+                self._watched[lived] = Watched(name, life, born[0], self.now)
+        self._unborn = [one for one in self._unborn if one[2] not in self._watched]
         for watched in self._watched.values():
             watched.look(self.now)
         self._last_look = self.now()
