@@ -20,6 +20,7 @@ from scenarios.lab.catalogue import Scenario
 from scenarios.lab.player import ScenarioResult, Settings, Worlds, play
 from scenarios.worlds import fork_server
 from scenarios.worlds.base import World
+from scenarios.worlds.registry import known
 
 #: The number of each task that is done, and what came of it.
 Played = Generator[tuple[int, Told], None, None]
@@ -52,7 +53,7 @@ def run_all(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings
 
 
 def usual_jobs(names: Sequence[str], device: str) -> int:
-    """One a core, and two more where there are real processes, which wait more than they compute.
+    """One a core, and three more where there are real processes, which wait more than they compute.
 
     But the memory of a GPU is for one play at a time, and of vLLM two are as much as one can start.
     """
@@ -61,7 +62,7 @@ def usual_jobs(names: Sequence[str], device: str) -> int:
         return min(VLLM_JOBS_MOST, cores)
     if "engine" not in names:
         return cores
-    return 1 if fork_server.has_gpu(device) else min(JOBS_MOST, cores + 2)
+    return 1 if fork_server.has_gpu(device) else min(JOBS_MOST, cores + 3)
 
 
 def _in_turn(tasks: Sequence[Task], settings: Settings, model: Path | None, screen: Screen) -> Played:
@@ -78,7 +79,7 @@ def _in_turn(tasks: Sequence[Task], settings: Settings, model: Path | None, scre
 
 
 def _at_once(tasks: Sequence[Task], settings: Settings, jobs: int, screen: Screen) -> Played:
-    order = spread(len(tasks))
+    order = quick_last(spread(len(tasks)), [known(task.world).virtual_time for task in tasks])
     with Lanes([tasks[number] for number in order], settings, jobs, conclusion.verdict_of) as lanes:
         for place, told in lanes.played(lambda task: screen.playing(task.scenario.name, task.world)):
             gc.freeze()  # verdicts by the thousand stay: looking for garbage there takes longer than reading them
@@ -89,6 +90,16 @@ def spread(count: int) -> list[int]:
     """Every number below `count` once, neighbours far from each other: plays of one kind wait, or compute, alike."""
     step = next((step for step in range(round(count * GOLDEN), 0, -1) if math.gcd(step, count) == 1), 1)
     return [place * step % count for place in range(count)]
+
+
+def quick_last(order: Sequence[int], quick: Sequence[bool]) -> list[int]:
+    """The same numbers, but for the last of them in `order` those that are `quick`: at the end, who waits for seconds
+    is not waited for alone. A sixth of all at most; the rest is what others compute while somebody waits.
+    """
+    those = [number for number in order if quick[number]]
+    held = those[max(0, len(those) - len(order) // 6):]
+    late = set(held)
+    return [number for number in order if number not in late] + held
 
 
 def _in_order(found: dict[int, ScenarioResult]) -> list[ScenarioResult]:

@@ -10,7 +10,7 @@ import pytest
 from scenarios.command import cli as command
 from scenarios.command import conclusion
 from scenarios.command.playing.lanes import Lanes, Task
-from scenarios.command.playing.run import spread, usual_jobs
+from scenarios.command.playing.run import quick_last, spread, usual_jobs
 from scenarios.lab.catalogue import scenarios_of
 from scenarios.lab.player import Settings
 from tests.scenarios import examples
@@ -57,7 +57,7 @@ def test_where_every_lane_died_nothing_is_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize(("names", "gpu", "jobs"), [
-    (("sim",), False, 4), (("sim", "engine"), False, 6), (("engine",), True, 1), (("sim",), True, 4),
+    (("sim",), False, 4), (("sim", "engine"), False, 7), (("engine",), True, 1), (("sim",), True, 4),
     (("vllm",), False, 2)])
 def test_as_many_are_played_at_once_as_there_is_room_for(monkeypatch, names, gpu, jobs):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
@@ -71,3 +71,11 @@ def test_tasks_are_spread_and_each_is_played_once(count):
     assert sorted(order) == list(range(count))
     if count > 8:
         assert min(abs(one - other) for one, other in zip(order, order[1:], strict=False)) > count / 4
+
+
+def test_at_the_end_are_the_quick_ones_and_no_more_of_them_than_fill_it():
+    order, quick = spread(60), [number % 2 == 0 for number in range(60)]
+    sorted_so = quick_last(order, quick)
+    assert sorted(sorted_so) == list(range(60)) and [quick[number] for number in sorted_so[-10:]] == [True] * 10
+    assert not all(quick[number] for number in sorted_so[-12:]) and sum(quick[number] for number in sorted_so) == 30
+    assert quick_last([2, 0, 1], [True] * 3) == [2, 0, 1] and quick_last(order, [False] * 60) == order
