@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+from glob import glob
 from pathlib import Path
 
 from engine.process.files import PREFIX
@@ -57,9 +58,12 @@ def _target(descriptor: Path) -> str:
 
 
 def engine_files(folder: Path) -> list[str]:
-    """Segments, locks and socket files of engines whose runtime directory lies in `folder`."""
-    found = [str(path) for path in folder.glob(f"{PREFIX}*")] + [
-        str(path) for path in folder.glob(f"{PREFIX}*/*")]
+    """Segments, locks and socket files of engines whose runtime directory lies in `folder`.
+
+    One that is removed while it is looked at is not there: `Path.glob` would raise.
+    """
+    found = [f"{folder}/{name}" for pattern in (f"{PREFIX}*", f"{PREFIX}*/*")
+             for name in glob(pattern, root_dir=folder, include_hidden=True)]
     for lock in SHM.glob(f"{PREFIX}*.lock"):
         with contextlib.suppress(OSError):
             if Path(os.fsdecode(lock.read_bytes())).parent == folder:

@@ -6,7 +6,9 @@ import os
 import threading
 from pathlib import Path
 
-from scenarios.worlds.measure import crashed_in, errors_in, holdings_of, log_of
+import pytest
+
+from scenarios.worlds.measure import crashed_in, engine_files, errors_in, holdings_of, log_of
 
 
 def test_a_thread_and_a_descriptor_more_are_seen() -> None:
@@ -99,3 +101,23 @@ def test_a_play_that_printed_nothing_has_no_log(tmp_path: Path) -> None:
     assert log_of(str(tmp_path / "engine.log")) == ""
     (tmp_path / "engine.log").write_bytes(b"\xff\n")
     assert len(log_of(str(tmp_path / "engine.log"))) == 2
+
+
+def test_a_directory_that_goes_while_its_files_are_looked_for_is_not_there(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, other = tmp_path / "ringtwin-1", tmp_path / "ringtwin-2"
+    for one in (folder, other):
+        one.mkdir()
+        (one / ".owner").touch()
+    (tmp_path / "else").touch()
+    assert engine_files(tmp_path) == sorted(map(str, (folder, folder / ".owner", other, other / ".owner")))
+    look = os.scandir
+
+    def gone_by_then(path: object) -> object:
+        if str(path) == str(folder) and folder.exists():
+            (folder / ".owner").unlink()
+            folder.rmdir()
+        return look(path)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "scandir", gone_by_then)
+    assert str(other / ".owner") in engine_files(tmp_path) and not folder.exists()
