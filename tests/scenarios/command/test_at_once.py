@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -45,6 +46,7 @@ def test_what_fails_there_fails_here():
     with pytest.raises(ValueError, match="number 1"):
         at_once(COUNT, work, cores=3)
     assert multiprocessing.active_children() == []
+    assert gc.isenabled()
 
 
 def test_megabytes_come_back():
