@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable
+from inspect import isgeneratorfunction
 from multiprocessing.connection import Connection
 
 import msgspec
 
 from engine.config import EngineConfig
-from engine.effects import Loop
 from engine.process.children import set_process_title
 from engine.process.entry import open_ports
 from engine.process.recipes import named
@@ -21,8 +20,6 @@ from engine.topology import Mark, frontend
 from scenarios.history.play import BATCHES, BOOKS
 from scenarios.lab.script import DONE
 from scenarios.programs.asking import Asking
-from scenarios.programs.batches import ask_of_batches
-from scenarios.programs.books import look_at_books
 from scenarios.workloads.workload import Workload
 from scenarios.worlds.caller import log_to
 
@@ -32,9 +29,7 @@ PROGRAMS = {
     "sockets": "network.sockets:ask_sockets", "groups": "ranks.groups:ask_groups",
     "meetings": "ranks.meetings:ask_meetings", "collectives": "ranks.collectives:ask_collectives",
     "generation": "generation_user:ask_generation", "engines": "engines_user:ask_engines",
-    "models": "models_user:ask_models"}
-#: Of these, what the twin plays, too.
-PURE: dict[str, Callable[[], Loop[None]]] = {BOOKS: look_at_books, BATCHES: ask_of_batches}
+    "models": "models_user:ask_models", BOOKS: "books:look_at_books", BATCHES: "batches:ask_of_batches"}
 
 
 class ProgramRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +52,11 @@ def main(recipe: bytes, connection: Connection) -> None:
     ports = open_ports(frontend(), asked.ports_factory, asked.ports_argument)
     ports.mark(Mark.BORN)
     asking = Asking(ports, asked.folder, asked.config, asked.workload)
-    if asked.program in PURE:
-        asking.run(PURE[asked.program]())
+    ask = named(f"scenarios.programs.{PROGRAMS[asked.program]}")
+    if isgeneratorfunction(ask):  # what it asks is pure: the twin plays it, too
+        asking.run(ask())
     else:
-        named(f"scenarios.programs.{PROGRAMS[asked.program]}")(asking)
+        ask(asking)
     connection.send_bytes(DONE)
     ports.observe("bye", reason="done")
     ports.close()
