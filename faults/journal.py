@@ -112,19 +112,22 @@ def open_journal(folder: Path, node: str, life: int, now: Callable[[], float]) -
 
 def parse_journal(data: bytes, node: str, life: int) -> JournalFile:
     records, offset, decode, damage = [], 0, msgspec.msgpack.Decoder(Record).decode, None
-    while offset + _HEAD.size <= len(data):
-        length, crc = _HEAD.unpack_from(data, offset)
-        body = data[offset + _HEAD.size: offset + _HEAD.size + length]
-        if len(body) < length:
+    # A run has thousands, and a report a thousand runs: nothing is looked up that is known.
+    size, end, head, checked = _HEAD.size, len(data), _HEAD.unpack_from, zlib.crc32
+    while (begin := offset + size) <= end:
+        length, crc = head(data, offset)
+        after = begin + length
+        if after > end:
             break
+        body = data[begin:after]
         try:
-            if zlib.crc32(body) != crc:
+            if checked(body) != crc:
                 raise msgspec.DecodeError("its bytes do not add up")
             records.append(decode(body))
         except msgspec.DecodeError as error:
             damage = f"record {len(records)}, at byte {offset}: {error}"
             break
-        offset += _HEAD.size + length
+        offset = after
     torn = offset != len(data)
     if torn and not records:  # the first record of a process is too short to be cut
         damage = damage or "no record in it can be read"

@@ -31,7 +31,7 @@ from reports.views.causes import Cause, causes
 from reports.views.packing import block, packed
 from reports.views.scenarios import scenario_view
 from reports.views.templates import environment, inline
-from reports.views.unseen import blind_of, places_of
+from reports.views.unseen import Touched, blind_of, places_of, touched_by
 from scenarios.history.run import Run
 from scenarios.history.verdicts import Verdict
 from scenarios.worlds.registry import in_order, known
@@ -55,6 +55,7 @@ class Filed(msgspec.Struct, frozen=True, kw_only=True):
     grade: str
     astray: int
     packet: str
+    touched: list[Touched]  # by each run
 
 
 def write_page(runs: Sequence[Run], promises: Mapping[str, Promise], out: Path,
@@ -81,7 +82,8 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
 
     def filed(number: int) -> Filed:
         view = scenario_view(scenarios[number], words, anchors, several, replay_command)
-        return Filed(anchor=view.anchor, grade=view.grade, astray=view.astray, packet=packed(evidence.render(s=view)))
+        return Filed(anchor=view.anchor, grade=view.grade, astray=view.astray, packet=packed(evidence.render(s=view)),
+                     touched=[touched_by(run) for run in scenarios[number].runs])
 
     files = each(len(scenarios), filed)
     bounds = [run.play.config.bounds.detection_s for run in runs
@@ -96,7 +98,8 @@ def render(runs: Sequence[Run], promises: Mapping[str, Promise], replay_command:
         strip=strip(detections_of(scenarios, lambda run: anchors[id(run)]), min(bounds, default=None)),
         ledger=[_ledger(promise, scenarios) for promise in judged], agreement=agreement(runs),
         besides=besides(runs),
-        measured=measured(), channels=CHANNELS, places=places_of(runs), blind=blind_of(scenarios, judged),
+        measured=measured(), channels=CHANNELS,
+        places=places_of(touched for file in files for touched in file.touched), blind=blind_of(scenarios, judged),
         worlds=[known(name) for name in in_order(run.play.world for run in runs)],
         css=inline("style.css"), script=inline("page.js"))
 

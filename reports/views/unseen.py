@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -24,6 +24,14 @@ class Blind(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Touched(msgspec.Struct, frozen=True, kw_only=True):
+    """Kinds of places that one run crossed, and those that a fault struck there."""
+
+    world: str
+    crossed: frozenset[str]
+    struck: frozenset[str]
+
+
 class Places(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of places that the plays of a world crossed, and which of them no fault struck. A kind: any node's."""
 
@@ -40,13 +48,18 @@ def kind_of_place(site: str) -> str:
     return _NUMBER.sub("", site)
 
 
-def places_of(runs: Sequence[Run]) -> list[Places]:
-    """One entry a world."""
+def touched_by(run: Run) -> Touched:
+    return Touched(world=run.play.world, crossed=frozenset(map(kind_of_place, run.history.crossings)),
+                   struck=frozenset(kind_of_place(receipt.site) for receipt in run.history.faults.receipts))
+
+
+def places_of(every: Iterable[Touched]) -> list[Places]:
+    """Of every run. One entry a world."""
     crossed: dict[str, set[str]] = defaultdict(set)
     struck: dict[str, set[str]] = defaultdict(set)
-    for run in runs:
-        crossed[run.play.world].update(kind_of_place(site) for site in run.history.crossings)
-        struck[run.play.world].update(kind_of_place(receipt.site) for receipt in run.history.faults.receipts)
+    for touched in every:
+        crossed[touched.world] |= touched.crossed
+        struck[touched.world] |= touched.struck
     return [Places(world=world, crossed=len(crossed[world] | struck[world]),
                    untouched=sorted(crossed[world] - struck[world])) for world in in_order(crossed)]
 

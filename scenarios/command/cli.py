@@ -87,8 +87,8 @@ def cli() -> None:
 @click.option("--model", type=path_argument, default=None,
               help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
 @click.option("--jobs", type=click.IntRange(1), default=None,
-              help="How many are played at once. Default: one a core and two more; of the twin one a core; of vLLM "
-                   "two; on GPUs one in all.")
+              help="How many are played at once. Default: one a core and two more, beside plays that take only what "
+                   "processor time these leave; of the twin one a core; of vLLM two; on GPUs one in all.")
 @click.option("--seed", type=int, default=0, show_default=True,
               help="Of plays in which something is drawn by lot: the same seed draws the same.")
 @out_option

@@ -26,11 +26,10 @@ _TRACEBACK, _GOES_ON = "Traceback (most recent call last)", ("During handling of
 
 def holdings_of(pid: int, *, with_memory: bool) -> Holdings | None:
     """None where it is gone. Source: proc(5)."""
-    process = Path("/proc") / str(pid)
     try:
         # The name may hold blanks: the fields begin behind its bracket, with the third of them.
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-        descriptors = _descriptors_of(process)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        descriptors = _descriptors_of(f"/proc/{pid}/fd")
     except OSError:
         return None
     user, system, threads, pages = (int(fields[place - 3]) for place in (14, 15, 20, 24))
@@ -39,17 +38,17 @@ def holdings_of(pid: int, *, with_memory: bool) -> Holdings | None:
         processor_s=(user + system) / _TICKS_PER_S)
 
 
-def _descriptors_of(process: Path) -> int:
-    """How many it has open, when it reads nothing about others just then."""
+def _descriptors_of(folder: str) -> int:
+    """How many are open there, when its process reads nothing about others just then."""
     for _ in range(_LOOKS):
-        found = [target for name in os.listdir(process / "fd") if (target := _target(process / "fd" / name))]
+        found = [target for name in os.listdir(folder) if (target := _target(f"{folder}/{name}"))]
         if not any(target.startswith("/proc/") for target in found):
             break
         time.sleep(_MOMENT_S)
     return len(found)
 
 
-def _target(descriptor: Path) -> str:
+def _target(descriptor: str) -> str:
     """What it is; "" where it was closed in between."""
     try:
         return os.readlink(descriptor)

@@ -10,7 +10,7 @@ import pytest
 from reports import measured, page
 from reports.collect import Promise, collect
 from reports.measured import Measured, MutationFigures, PhaseFigures, Score, SweepFigures, publish
-from reports.views.unseen import blind_of, kind_of_place, places_of
+from reports.views.unseen import blind_of, kind_of_place, places_of, touched_by
 from scenarios.history.verdicts import Verdict
 from tests.reports.example import BROKEN, HELD, PROMISES, UNTESTED, bare_run, cell, replay_command, write_examples
 from tests.reports.test_page import Page
@@ -29,7 +29,7 @@ def test_a_kind_of_place_is_any_nodes() -> None:
 
 def test_places_that_no_fault_struck_are_named_by_world(tmp_path: Path) -> None:
     runs = write_examples(tmp_path)
-    for place in places_of(runs):
+    for place in places_of(map(touched_by, runs)):
         mine = [run for run in runs if run.play.world == place.world]
         crossed = {kind_of_place(site) for run in mine for site in run.history.crossings}
         struck = {kind_of_place(receipt.site) for run in mine for receipt in run.history.faults.receipts}

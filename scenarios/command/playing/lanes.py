@@ -6,6 +6,8 @@ Promises
 - At the end there is no lane: who plays is broken off as by Ctrl-C, and clears up behind itself. A lane whose parent
   was killed is killed, too, and the next start finds what both have left.
 - Ctrl-C is the parent's alone: a terminal sends it to lanes, too, and they leave it.
+- While real processes wait, the processors are used, and nobody is crowded for it: lanes aside play what keeps its own
+  time, and get only time that nobody else wants; spare lanes begin a play where much of it is left.
 """
 
 from __future__ import annotations
@@ -15,22 +17,28 @@ import gc
 import multiprocessing
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 import msgspec
 
 from scenarios.command.playing.forked import ends_with
+from scenarios.command.playing.rest import LOOK_S, Rest
 from scenarios.history.run import Run, known_run
 from scenarios.lab import home
 from scenarios.lab.catalogue import Scenario
 from scenarios.lab.player import ScenarioResult, Settings, Worlds, failed, play
+from scenarios.worlds.registry import known
 
 #: A lane that was told to end, and has processes of a play to end before, is gone within this.
 CLOSE_S = 20.0
 #: So many objects more than before, and it is looked for garbage among them: a run that is read and judged has many.
 GARBAGE = 50_000
+#: A spare lane begins where this share of the processors' time was left just now.
+MUCH = 0.25
 #: What a lane has played: its result, the word for it, and why (`conclusion.verdict_of`).
 Told = tuple[ScenarioResult, str, list[str]]
 
@@ -40,16 +48,29 @@ class Task(NamedTuple):
     world: str
 
 
-class Lanes:
-    """A context manager. `count` lanes at most: no more than there are tasks."""
+class Part(Enum):
+    """What a lane plays, and when."""
 
-    def __init__(self, tasks: Sequence[Task], settings: Settings, count: int,
-                 verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]]) -> None:
+    STEADY = auto()  # as soon as it can: of real processes what there is, then the rest
+    ASIDE = auto()  # what keeps its own time, while nobody else wants the processor
+    SPARE = auto()  # as a steady one, where much of the processors' time is left
+
+
+class Lanes:
+    """A context manager. `steady` lanes, and so many more of the other parts: no more than there are tasks for them."""
+
+    def __init__(self, tasks: Sequence[Task], settings: Settings, steady: int,
+                 verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]], aside: int = 0, spare: int = 0) -> None:
         self._tasks, self._settings = tasks, settings
+        self._real = deque(number for number, task in enumerate(tasks) if not known(task.world).virtual_time)
+        self._timeless = deque(sorted({*range(len(tasks))} - {*self._real}))
+        steady = min(steady, len(tasks))
+        parts = [*[Part.STEADY] * steady, *[Part.ASIDE] * (min(aside, len(self._timeless)) if self._real else 0),
+                 *[Part.SPARE] * min(spare, len(tasks) - steady)]
         self._lanes: list[_Lane] = []
-        for _ in range(min(count, len(tasks))):
-            self._lanes.append(_Lane(tasks, settings, verdict_of, [lane.connection for lane in self._lanes]))
-        self._next = 0
+        for part in parts:
+            self._lanes.append(_Lane(tasks, settings, verdict_of, [lane.connection for lane in self._lanes], part))
+        self._rest = Rest()
 
     def __enter__(self) -> Lanes:
         return self
@@ -63,24 +84,35 @@ class Lanes:
     def played(self, began: Callable[[Task], None]) -> Iterator[tuple[int, Told]]:
         """-> the number of each task, and what came of it, in the order in which they are done"""
         for lane in self._lanes:
-            self._give(lane, began)
-        while busy := [lane for lane in self._lanes if lane.task is not None]:
-            ready = wait([lane.connection for lane in busy])
+            if lane.part is not Part.SPARE:
+                self._give(lane, began)
+        while busy := [lane for lane in self._lanes if lane.task is not None] or self._give_spare(began):
+            ready = wait([lane.connection for lane in busy], LOOK_S if len(busy) < len(self._lanes) else None)
             for lane in busy:
                 if lane.connection in ready:
                     number = lane.task
                     assert number is not None
                     told = lane.told() or self._failed(number, lane.why())
                     yield number, told
-                    self._give(lane, began)
-        for number in range(self._next, len(self._tasks)):
+                    lane.task = None
+                    if lane.part is not Part.SPARE:
+                        self._give(lane, began)
+            if self._rest.share() >= MUCH:
+                self._give_spare(began)
+        for number in sorted((*self._real, *self._timeless)):
             yield number, self._failed(number, "no process was left to play it")
 
-    def _give(self, lane: _Lane, began: Callable[[Task], None]) -> None:
-        lane.task = None
-        if self._next < len(self._tasks) and lane.give(self._next):
-            began(self._tasks[self._next])
-            self._next += 1
+    def _give(self, lane: _Lane, began: Callable[[Task], None]) -> bool:
+        queue = self._timeless if lane.part is Part.ASIDE or not self._real else self._real
+        if not queue or not lane.give(queue[0]):
+            return False
+        began(self._tasks[queue.popleft()])
+        return True
+
+    def _give_spare(self, began: Callable[[Task], None]) -> list[_Lane]:
+        """To one of them that has nothing to play, if there is one. -> it"""
+        free = (lane for lane in self._lanes if lane.part is Part.SPARE and lane.task is None)
+        return next(([lane] for lane in free if self._give(lane, began)), [])
 
     def _failed(self, number: int, why: str) -> Told:
         scenario, name = self._tasks[number]
@@ -93,12 +125,14 @@ class _Lane:
     """The parent's end of one."""
 
     def __init__(self, tasks: Sequence[Task], settings: Settings,
-                 verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]], others: list[Connection]) -> None:
+                 verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]], others: list[Connection],
+                 part: Part) -> None:
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
         self.task: int | None = None
-        self._process = context.Process(target=_main, args=(theirs, [self.connection, *others], os.getpid(), tasks,
-                                                            settings, verdict_of))
+        self.part = part
+        self._process = context.Process(target=_main, args=(theirs, [self.connection, *others], os.getpid(), part,
+                                                            tasks, settings, verdict_of))
         self._process.start()
         theirs.close()
 
@@ -137,10 +171,12 @@ class _Lane:
             home.sweep_labs()
 
 
-def _main(connection: Connection, others: list[Connection], parent: int, tasks: Sequence[Task], settings: Settings,
-          verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]]) -> None:
+def _main(connection: Connection, others: list[Connection], parent: int, part: Part, tasks: Sequence[Task],
+          settings: Settings, verdict_of: Callable[[ScenarioResult], tuple[str, list[str]]]) -> None:
     if not ends_with(parent):
         return
+    if part is Part.ASIDE:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     for one in others:
         one.close()
     gc.freeze()  # the program itself, which is shared: to look through it for garbage would copy it

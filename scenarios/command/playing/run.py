@@ -36,10 +36,11 @@ def run_all(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings
     """-> exit code. `jobs`: how many at once, None for as many as is usual here."""
     tasks = [Task(scenario, name) for scenario in chosen for name in names]
     found: dict[int, ScenarioResult] = {}
+    more = usual_more(names, settings.device) if model is None and jobs is None else 0
     jobs = 1 if model is not None else jobs or usual_jobs(names, settings.device)
     try:
         with Screen(len(tasks), quiet=json_file == Path("-")) as screen:
-            played = _at_once(tasks, settings, jobs, screen) if min(jobs, len(tasks)) > 1 else \
+            played = _at_once(tasks, settings, jobs, more, screen) if min(jobs, len(tasks)) > 1 else \
                 _in_turn(tasks, settings, model, screen)
             with closing(played):
                 for number, (result, word, why) in played:
@@ -65,6 +66,12 @@ def usual_jobs(names: Sequence[str], device: str) -> int:
     return 1 if fork_server.has_gpu(device) else min(JOBS_MOST, cores + 2)
 
 
+def usual_more(names: Sequence[str], device: str) -> int:
+    """So many more, aside and to spare, that use what real processes leave of the processors: for two cores one."""
+    both = {known(name).virtual_time for name in names} == {True, False} and "vllm" not in names
+    return (len(os.sched_getaffinity(0)) + 1) // 2 if both and not fork_server.has_gpu(device) else 0
+
+
 def _in_turn(tasks: Sequence[Task], settings: Settings, model: Path | None, screen: Screen) -> Played:
     stage: Callable[[World], Any] = lambda opened: opened  # noqa: E731
     if model is not None:
@@ -78,9 +85,9 @@ def _in_turn(tasks: Sequence[Task], settings: Settings, model: Path | None, scre
             yield number, (result, *conclusion.verdict_of(result))
 
 
-def _at_once(tasks: Sequence[Task], settings: Settings, jobs: int, screen: Screen) -> Played:
-    order = quick_last(spread(len(tasks)), [known(task.world).virtual_time for task in tasks])
-    with Lanes([tasks[number] for number in order], settings, jobs, conclusion.verdict_of) as lanes:
+def _at_once(tasks: Sequence[Task], settings: Settings, jobs: int, more: int, screen: Screen) -> Played:
+    order, spare = spread(len(tasks)), max(0, min(more, JOBS_MOST - jobs))
+    with Lanes([tasks[number] for number in order], settings, jobs, conclusion.verdict_of, more, spare) as lanes:
         for place, told in lanes.played(lambda task: screen.playing(task.scenario.name, task.world)):
             gc.freeze()  # verdicts by the thousand stay: looking for garbage there takes longer than reading them
             yield order[place], told
@@ -90,16 +97,6 @@ def spread(count: int) -> list[int]:
     """Every number below `count` once, neighbours far from each other: plays of one kind wait, or compute, alike."""
     step = next((step for step in range(round(count * GOLDEN), 0, -1) if math.gcd(step, count) == 1), 1)
     return [place * step % count for place in range(count)]
-
-
-def quick_last(order: Sequence[int], quick: Sequence[bool]) -> list[int]:
-    """The same numbers, but for the last of them in `order` those that are `quick`: at the end, who waits for seconds
-    is not waited for alone. A sixth of all at most; the rest is what others compute while somebody waits.
-    """
-    those = [number for number in order if quick[number]]
-    held = those[max(0, len(those) - len(order) // 6):]
-    late = set(held)
-    return [number for number in order if number not in late] + held
 
 
 def _in_order(found: dict[int, ScenarioResult]) -> list[ScenarioResult]:

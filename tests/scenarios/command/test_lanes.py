@@ -9,8 +9,10 @@ import pytest
 
 from scenarios.command import cli as command
 from scenarios.command import conclusion
-from scenarios.command.playing.lanes import Lanes, Task
-from scenarios.command.playing.run import quick_last, spread, usual_jobs
+from scenarios.command.playing import lanes as playing
+from scenarios.command.playing.lanes import Lanes, Part, Task
+from scenarios.command.playing.rest import LOOK_S
+from scenarios.command.playing.run import spread, usual_jobs, usual_more
 from scenarios.lab.catalogue import scenarios_of
 from scenarios.lab.player import Settings
 from tests.scenarios import examples
@@ -73,9 +75,80 @@ def test_tasks_are_spread_and_each_is_played_once(count):
         assert min(abs(one - other) for one, other in zip(order, order[1:], strict=False)) > count / 4
 
 
-def test_at_the_end_are_the_quick_ones_and_no_more_of_them_than_fill_it():
-    order, quick = spread(60), [number % 2 == 0 for number in range(60)]
-    sorted_so = quick_last(order, quick)
-    assert sorted(sorted_so) == list(range(60)) and [quick[number] for number in sorted_so[-10:]] == [True] * 10
-    assert not all(quick[number] for number in sorted_so[-12:]) and sum(quick[number] for number in sorted_so) == 30
-    assert quick_last([2, 0, 1], [True] * 3) == [2, 0, 1] and quick_last(order, [False] * 60) == order
+@pytest.mark.parametrize(("names", "gpu", "more"), [
+    (("sim", "engine"), False, 2), (("sim",), False, 0), (("engine",), False, 0), (("sim", "engine"), True, 0),
+    (("sim", "vllm"), False, 0)])
+def test_more_are_played_where_real_processes_and_the_twin_have_the_same_cores(monkeypatch, names, gpu, more):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
+    monkeypatch.setattr("scenarios.worlds.fork_server.has_gpu", lambda device: gpu)
+    assert usual_more(names, "auto") == more
+
+
+def mixed(*worlds: str) -> list[Task]:
+    holds, = scenarios_of(examples.test_holds)
+    return [Task(holds, world) for world in worlds]
+
+
+class Overheard:
+    """Lanes that only tell who was given what, in processes that there are not."""
+
+    def __init__(self, monkeypatch, left: float) -> None:
+        self.given: list[tuple[Part, int]] = []
+        given = self.given
+
+        class Lane:
+            def __init__(self, tasks, settings, verdict_of, others, part) -> None:
+                self.part, self.task, self.connection = part, None, self
+
+            def give(self, number: int) -> bool:
+                self.task = number
+                given.append((self.part, number))
+                return True
+
+            def told(self):
+                return "result", "as declared", []
+
+            def leave(self, *, at_once: bool) -> None: ...
+
+            def join(self) -> None: ...
+
+        monkeypatch.setattr(playing, "_Lane", Lane)
+        monkeypatch.setattr(playing.Rest, "share", lambda self: left)
+        monkeypatch.setattr(playing, "wait", self.ready)
+
+    def ready(self, lanes, timeout):
+        """The first that was given something is done first. Who waits for a moment to begin does not wait for ever."""
+        self.timeout = timeout
+        return lanes[:1]
+
+
+def test_aside_is_the_twin_alone_and_others_play_it_when_nothing_real_is_left(monkeypatch, tmp_path):
+    heard = Overheard(monkeypatch, left=0.0)
+    asked = mixed("sim", "engine", "sim", "engine", "sim", "engine", "sim")
+    lanes = Lanes(asked, Settings(out=tmp_path), 2, conclusion.verdict_of, aside=1, spare=1)
+    assert sorted(number for number, _ in lanes.played(lambda task: None)) == list(range(7))
+    assert {number for part, number in heard.given if part is Part.ASIDE} <= {0, 2, 4, 6}
+    assert [number for part, number in heard.given if part is Part.STEADY][:3] == [1, 3, 5]
+    assert not any(part is Part.SPARE for part, _ in heard.given)
+
+
+def test_a_spare_lane_begins_while_much_is_left_and_looks_again_soon(monkeypatch, tmp_path):
+    heard = Overheard(monkeypatch, left=0.5)
+    asked = mixed(*["engine"] * 6)
+    lanes = Lanes(asked, Settings(out=tmp_path), 1, conclusion.verdict_of, aside=1, spare=1)
+    played = lanes.played(lambda task: None)
+    next(played)
+    assert heard.timeout == LOOK_S
+    assert sorted(number for number, _ in played) == list(range(1, 6))
+    assert {part for part, _ in heard.given} == {Part.STEADY, Part.SPARE}
+
+
+def test_what_lanes_aside_play_ends_as_with_any_other(tmp_path):
+    asked = tasks(*FUNCTIONS)
+    ends, = scenarios_of(examples.test_ends_its_process)
+    found, alone = {}, {}
+    for answers, those, steady, aside in ((found, [*asked, Task(ends, "engine")], 1, 2), (alone, asked, 2, 0)):
+        with Lanes(those, Settings(out=tmp_path), steady, conclusion.verdict_of, aside) as lanes, closing(
+                lanes.played(lambda task: None)) as played:
+            answers.update(played)
+    assert [found[number][1:] for number in range(len(asked))] == [alone[number][1:] for number in range(len(asked))]
