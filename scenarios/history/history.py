@@ -230,15 +230,27 @@ class History(Records):
         return tuple(base(name) for one in late
                      for name in (one.core, *(one.worker(rank) for rank in range(self.ranks_of(one.core)))))
 
+    def is_in_vain(self, node: str, at: float) -> bool:
+        """Whether by then those that this process's engine steps with had given up one of them, or it them, that had
+        nothing to do.
+        """
+        return any(one.since + self.bounds.collective_s <= at
+                   and any(mine in (one.engine, *one.others) for mine in self.engines_of(node))
+                   for one in self.absences)
+
     def _open_between(self, engine: EngineLife, since: float) -> bool:
-        """Whether a request of that engine was open while others that it steps with waited for it. Who was told nothing
-        of its end, because a fault has hit what would have told, has none that its core still knows.
+        """Whether a request of that engine was open while others that it steps with waited for it. Those are open that
+        its core knows, where a fault hit what tells of requests, or of their ends.
         """
         until = since + self.bounds.collective_s
+        hit = self.faults.hit(*MESSAGE_FATES, channel=Channel.REQUESTS.value)
+        came = {record.data["request"]: record.at for record in self.by_node("request").get(engine.core, ())
+                if record.data["action"] == "add"} if hit else None
         freed = self.by_node("freed").get(engine.core, ()) if self.faults.hit(
             *MESSAGE_FATES, channel=Channel.OUTPUTS.value) else ()
         over = {record.data["request"]: record.at for record in freed}
         return any(self.is_asked_of(o, engine) and o.accepted is not None and o.accepted.at <= until
+                   and (came is None or came.get(o.internal or "", FOREVER) <= until)
                    and min(o.over_at, over.get(o.internal or "", FOREVER)) > since for o in self.operations)
 
     @cached_property

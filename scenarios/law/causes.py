@@ -247,11 +247,7 @@ def _configured_otherwise(history: History, incident: Incident) -> bool:
 
 def _missed(history: History, incident: Incident) -> bool:
     """Nobody wakes anybody: of a rank that was asked nothing in a wave, and of those that missed it."""
-    if incident.node == LAB:
-        return False
-    return any(absence.since + history.bounds.collective_s <= incident.at
-               and any(mine in (absence.engine, *absence.others) for mine in history.engines_of(incident.node))
-               for absence in history.absences)
+    return incident.node != LAB and history.is_in_vain(incident.node, incident.at)
 
 
 def _asked_to_leave(history: History, incident: Incident) -> bool:

@@ -142,6 +142,24 @@ def _offline(*, closing: bool = False, missed: bool = False) -> Builder:
     return h.observes("frontend.0", "engine-dead", reason="core.1 is gone", core=0).dies("a", reason="core.1 is gone")
 
 
+@pytest.mark.parametrize(("fate", "comes", "explained"), [
+    ("drop", False, True), ("delay", True, False), (None, False, False)])
+def test_a_rank_that_never_got_what_its_client_asked_has_nothing_to_do(fate: str | None, comes: bool,
+                                                                       explained: bool) -> None:
+    """Of two that nobody wakes the first one misses it."""
+    h = history(tp=1, topology=offline(2), data_parallel_size=2)
+    h.called("a").called("b", node="frontend.1", core=False)
+    if fate is not None:
+        h.fires(fate, "frontend.1->core.1/requests:receive", node="core.1")
+    h.crosses("core.0/collective:enter", operation="keep_step", wave=0, step=0).wait(1.0)
+    if comes:
+        h.observes("core.1", "request", request="b-0", action="add", reason="")
+    h.wait(6.0).observes("core.0", "dying", reason="core.1 did not enter", queued=0)
+    found = [cause_of(h.history(), incident) for incident in incidents(h.history()) if incident.sort is Sort.DEAD]
+    missed = "one of those that step together was asked nothing in a wave"
+    assert len(found) == 1 and (found == [missed]) == explained
+
+
 def _stays_stopped(node: str, *, owner: str = "dies", lasts_s: float = 9.0) -> Builder:
     """By the plan it stands still, and it is there when all is over."""
     h = history(tp=1, subscribers=1).started()

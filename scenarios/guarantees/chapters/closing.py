@@ -43,11 +43,19 @@ def has_a_client(history: History, node: str, until: float) -> bool:
 
 
 def is_ended_with_another(history: History, operation: Operation, core: str) -> bool:
-    """Whether it ended with its core, and somebody else that lives with that was struck dead: that ends them all."""
+    """Whether it ended with its core, and somebody else that lives with that was struck dead, or had gone before it,
+    for whatever reason, of those that step together: that ends them all.
+    """
     engine = history.engine_of(core)
-    return operation.outcome == Outcome.ENGINE_DEAD and any(
-        r.fate in DEATHS and r.node != core and kind_of(r.node) in ("core", "coordinator") and r.at <= operation.over_at
-        and history.lives_with(engine, r.node) for r in history.faults.receipts)
+    if operation.outcome != Outcome.ENGINE_DEAD:
+        return False
+    if any(r.fate in DEATHS and r.node != core and kind_of(r.node) in ("core", "coordinator")
+           and r.at <= operation.over_at and history.lives_with(engine, r.node) for r in history.faults.receipts):
+        return True
+    left_at = next((record.at for record in history.by_node("dying").get(core, ())), history.ends.at(core))
+    others = [other.core for other in history.joined(engine) if other != engine]
+    alone_at = min(map(history.ends.at, others), default=FOREVER)
+    return history.in_step(engine) and alone_at <= min(left_at, operation.over_at)
 
 
 def judge_closed(finding: Finding) -> None:
