@@ -49,15 +49,13 @@ def check_bad_frame_isolated(history: History) -> Finding:
         history.faults.hit(*LOSSES, channel=channel) for channel in ("handshake", "birth"))
     for death in () if lost else history.ends.deaths:  # what ends a start takes all that it has started with it
         by_itself = not death.planned and first <= death.at < _closed_at(history, death.node)
-        if by_itself and not is_of_a_group_that_was_called(history, death.node) and not history.is_in_vain(
-                death.node, death.at):
+        if by_itself and not _is_others_doing(history, death.node, death.at):
             finding.broke("{} died ({}) after a bad frame", death.node, death.how, at=death.at, node=death.node)
             break
     planned = [r for r in history.faults.receipts if r.fate in DEATHS]
     for node, record in history.observed("engine-dead"):
         by_itself = first <= record.at < _closed_at(history, node) and not planned
-        if by_itself and history.before_closing(node, record) and not is_of_a_group_that_was_called(history, node) \
-                and not history.is_in_vain(node, record.at):
+        if by_itself and history.before_closing(node, record) and not _is_others_doing(history, node, record.at):
             finding.broke("the engine died after a bad frame: {}", record.data.get("reason"), at=record.at, node=node)
     logged = Counter(node for node, _ in bad)
     for node, cut in Counter(hit.node for hit in unreadable(history)).items():
@@ -104,6 +102,11 @@ def is_of_a_group_that_was_called(history: History, node: str) -> bool:
     """Whether a frame to one of those that step together was hit: the others do what a call asks, and wait for it."""
     return any("/requests:" in hit.site for hit in history.faults.hit(*DAMAGE)) and any(
         history.in_step(engine) for engine in history.engines_of(node))
+
+
+def _is_others_doing(history: History, node: str, at: float) -> bool:
+    """Whether those that it steps together with may have ended it, for whom no frame has to be bad."""
+    return is_of_a_group_that_was_called(history, node) or history.is_in_vain(node, at)
 
 
 def _judge_answers(finding: Finding) -> None:
