@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.topology import Mark, tensor_parallel
 from faults.plan import corrupt, delay, drop, duplicate, hang, marked, plan, stall, terminate, until
 from scenarios.guarantees.all import (
+    bad_frame_isolated,
     blocks_conserved,
     kv_asks_in_time,
     kv_gap_seen,
@@ -54,6 +55,16 @@ globals().update(family(__name__, (
          plan(drop(KV, nth=31), drop(KV, nth=32), *(drop(ANSWERS, nth=nth) for nth in (3, 6, 9, 12)),
               delay(ANSWERS, nth=15, until=until(seconds=0.4))),
          (kv_gap_seen, kv_mirror_true, kv_tells_what_came)),
+    Case("test_end_of_an_answer_is_changed",
+         "The report at the end of an answer is changed on its way: it is no report, and the question is put again.",
+         plan(drop(KV, nth=5), *(corrupt(ANSWERS, nth=nth, byte=byte) for nth, byte in ((1, 47), (5, 39), (7, 31)))),
+         (bad_frame_isolated, kv_gap_seen, kv_seq)),
+    Case("test_state_is_changed_on_its_way",
+         "Two batches are given up. The place of the state that makes up for them is changed on its way, and then it "
+         "is of a number that no place has: it is none, and is asked for again.",
+         plan(drop(KV, nth=31), drop(KV, nth=32), *(drop(ANSWERS, nth=nth) for nth in (3, 6, 9, 12)),
+              corrupt(ANSWERS, nth=15, byte=15), corrupt(ANSWERS, nth=16, byte=0)),
+         (bad_frame_isolated, kv_gap_seen)),
     Case("test_question_is_lost_and_two_answers_do_not_bring_the_batch",
          "Three questions for a batch, one lost and two answered without it: it is given up, as three lost ones would.",
          plan(drop(KV, nth=32), drop(QUESTIONS, nth=2), drop(ANSWERS, nth=2), drop(ANSWERS, nth=5)),

@@ -21,7 +21,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import Workload, abort, add, asked, generated, prioritised, recorded, utility
+from scenarios.workloads import ENDED, Workload, abort, add, asked, continued, generated, prioritised, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 #: Three at once, of whom not all have room to grow.
@@ -67,6 +67,15 @@ def calls() -> Workload:
             .then(utility("get_stats"), steps=40)
             .then(add(2, name="again"), utility("ping", 1, times=20), steps=1)
             .then(add(3, name="once more"), abort("again")))
+
+
+def conversation() -> Workload:
+    """What was answered is asked about: a whole block of it, blocks and a piece, one token less than a block."""
+    found = recorded("eight-mixed")
+    for index, tokens in ((6, 35), (1, 11), (6, 34), (7, 8), (5, 15)):
+        found = continued(found, index, tokens)
+    return (found.then(add(6, 1, 7, 5), behind=("r6", ENDED)).then(add(8, 9, 10), behind=("r9", 1))
+            .then(add(11, 12)))
 
 
 def ends() -> Workload:
@@ -126,6 +135,11 @@ globals().update(family(__name__, (
              "topology": tensor_parallel(1), "workload": prioritised(generated("eight-even"), 3, 2, 2, 5, 0, 1, 1, 0),
              "options": Options(synchronous=True),
              "config": lab_config(scheduler={"max_num_seqs": 2, "policy": "priority"})}),
+    Case("test_conversation_goes_on",
+         "Who was answered asks on, with the answer in the question: blocks of it are there, and are not made again.",
+         Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),
+         play={"topology": tensor_parallel(2, subscribers=1), "workload": conversation(),
+               "config": lab_config(cache={"num_gpu_blocks": 64}, kv_events={"enable_kv_cache_events": True})}),
     Case("test_long_prompts_leave_room",
          "Of a long prompt no step computes more than a threshold: short requests come in beside it.",
          Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),

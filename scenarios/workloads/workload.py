@@ -148,6 +148,21 @@ def asked(workload: Workload, index: int, *, longest: int | None = None, **param
         workload, requests=[changed if request.index == index else request for request in workload.requests])
 
 
+def continued(workload: Workload, index: int, tokens: int) -> Workload:
+    """With one more request: what one of them asks, and so many tokens of its answer. What it is to answer is the rest.
+
+    It comes last. Raises ValueError where the answer has no more than these.
+    """
+    request = next(request for request in workload.requests if request.index == index)
+    had, rest = request.reference_token_ids[:tokens], request.reference_token_ids[tokens:]
+    if not rest:
+        raise ValueError(f"request {index} has an answer of {len(had)} tokens, {tokens} leave nothing to be asked for")
+    more = msgspec.structs.replace(request, index=max(one.index for one in workload.requests) + 1,
+                                   prompt_token_ids=[*request.prompt_token_ids, *had], reference_token_ids=rest,
+                                   sampling_params={**request.sampling_params, "max_tokens": len(rest)})
+    return msgspec.structs.replace(workload, requests=[*workload.requests, more])
+
+
 def prioritised(workload: Workload, *priorities: int) -> Workload:
     """Its requests with these priorities, by index."""
     return msgspec.structs.replace(workload, requests=[

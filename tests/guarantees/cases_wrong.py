@@ -1,6 +1,7 @@
 """Histories of the wrong engines that promises name, as they were seen when such an engine was planted."""
 
 from engine.config import LimitsConfig
+from engine.topology import tensor_parallel
 from faults.plan import Until
 from tests.guarantees.build import REQUESTS, RPC, Builder, history
 from tests.guarantees.cases import accepts, rejects, silent
@@ -42,6 +43,35 @@ def another_request_waits_for_what_the_plan_has_lost() -> Builder:
         "truncate", f"{REQUESTS}:receive").observes("core.0", "bad-frame", edge=REQUESTS, error="cut short")
     h.fires("drop", "core.0->frontend.0/outputs:receive")
     return h.ended("a", "failed", error="BadRequestError").ended("b", "failed", error="RequestTimeoutError").ended("c")
+
+
+def _answer(fate: str, **said: object) -> Builder:
+    """What the publisher answered is changed on its way."""
+    site = "core.0->subscriber.0/replay:receive"
+    h = history(topology=tensor_parallel(2, subscribers=1)).started().called("a")
+    return h.crosses(site, **said, fate=fate, fault="f1").fires(fate, site, node=SUBSCRIBER)
+
+
+@accepts("bad-frame-isolated")
+def a_report_fails_its_checksum_and_is_logged() -> Builder:
+    h = _answer("corrupt", end=True, tag=2, start=1, epoch=1, oldest=0, next=3, count=2)
+    return h.observes(SUBSCRIBER, "bad-frame", edge="replay", error="the checksum is wrong").ended("a")
+
+
+@accepts("bad-frame-isolated")
+def a_batch_is_changed_which_has_no_checksum() -> Builder:
+    h = _answer("corrupt", seq=2, ts=1.0, epoch=1, payload=7)
+    return h.observes(SUBSCRIBER, "bad-frame", edge="kv", error="another one").ended("a")
+
+
+@rejects("bad-frame-isolated")
+def a_report_fails_its_checksum_and_is_taken() -> Builder:
+    return _answer("corrupt", end=True, tag=2, start=1, epoch=1, oldest=0, next=3, count=2).ended("a")
+
+
+@rejects("bad-frame-isolated")
+def the_place_of_a_piece_fails_its_checksum_and_is_taken() -> Builder:
+    return _answer("corrupt", tag=2, epoch=1, next=3, piece=0, pieces=1, known=1).ended("a")
 
 
 def _too_long(h: Builder) -> Builder:

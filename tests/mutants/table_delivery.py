@@ -88,6 +88,14 @@ BUFFERS_AS_THEY_COME = Mutant(
     edits=(Edit("engine/wire/buffers.py", "        if crc32(buffer) != checksum:\n            raise BadFrameError("
                 "f\"buffer {index} is not the one that the body names\")\n", ""),))
 
+CHECKSUM_NOT_READ = Mutant(
+    id="checksum-not-read", scenario="test_end_of_an_answer_is_changed",
+    bug="The checksum of a report and of a place is sent, and whoever takes them does not look at it.",
+    breaks=these("bad-frame-isolated/checksum"), along=these("no-foreign-code"),
+    edits=(Edit("engine/kv_events/codec.py",
+                "    if check and int.from_bytes(check, \"big\") != zlib.crc32(body, zlib.crc32(payload)):\n"
+                "        raise BadFrameError(f\"the checksum of {what} is wrong\")\n", ""),))
+
 BUFFERS = "engine/wire/buffers.py"
 
 ALL_APART = Mutant(

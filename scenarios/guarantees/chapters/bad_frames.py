@@ -91,11 +91,22 @@ def _closed_at(history: History, node: str) -> float:
 
 
 def unreadable(history: History) -> list[Receipt]:
-    """Messages that have lost their end, a frame or the order of their frames, so that they mean nothing; what is left
-    of a subscription by name is one to all.
+    """Messages that have lost their end, a frame or the order of their frames, so that they mean nothing, and those
+    that were changed and have a checksum; what is left of a subscription by name is one to all.
     """
-    hits = history.faults.hit(Fate.TRUNCATE, Fate.OMIT, Fate.SWAP)
-    return [hit for hit in hits if kind_of(hit.node) != NodeKind.COORDINATOR]
+    hits = [hit for hit in history.faults.hit(Fate.TRUNCATE, Fate.OMIT, Fate.SWAP)
+            if kind_of(hit.node) != NodeKind.COORDINATOR]
+    changed = history.faults.hit(Fate.CORRUPT, channel="replay", operation="receive")
+    return hits + [hit for hit in changed if _has_checksum(history, hit)]
+
+
+def _has_checksum(history: History, hit: Receipt) -> bool:
+    """Of what a publisher answers it is the report at the end of it and the place of a piece that has one, and a tag;
+    of questions none.
+    """
+    return kind_of(hit.node) == NodeKind.SUBSCRIBER and any(
+        "tag" in record.data and (record.site, record.nth) == (hit.site, hit.nth)
+        for record in history.records(hit.node))
 
 
 def is_of_a_group_that_was_called(history: History, node: str) -> bool:
@@ -213,13 +224,15 @@ def _raw_frames(history: History) -> int:
 GUARANTEES = (
     Guarantee(
         id="bad-frame-isolated", chapter=CHAPTER, source=SOURCE, check=check_bad_frame_isolated,
-        sentence="A malformed, truncated or unknown frame, and a message that has lost or mixed up its buffers, is "
-                 "answered, or logged and dropped; it never kills a process or another request.",
+        sentence="A malformed, truncated or unknown frame, one that fails its checksum, and a message that has lost or "
+                 "mixed up its buffers, is answered, or logged and dropped; it never kills a process or another "
+                 "request.",
         wrong={
             "process": "lets the decoder's exception end the thread that reads the socket",
             "request": "gives up everybody after a frame that it cannot read",
             "silence": "does not say that somebody who is no peer speaks with it",
             "buffers": "takes the buffers of a message as they come, not as its body names them",
+            "checksum": "carries a checksum of what it says and never looks at it",
         },
         witness="a bad frame was dropped and a request that ended later was served",
         envelope=Envelope(outside=(
