@@ -45,6 +45,7 @@ DIFFERENT = {
     "test_waves_of_two_stages": _STAGES, "test_worker_of_a_last_stage_dies_in_step": _STAGES,
     "test_subscriber_dies_and_is_started_again": _NEXT_LIFE,
     "test_state_of_many_blocks_is_told_in_pieces": _STATE, "test_state_comes_while_its_reader_stands_still": _STATE,
+    "test_state_is_changed_on_its_way": _STATE, "test_end_of_an_answer_is_changed": _STATE,
 }
 
 #: What is much like something that is played, or takes long: played where it is named, and where all is (soak). Globs.
@@ -82,7 +83,7 @@ _MORE = (
     "test_answers_of_a_plain_publisher_hold_nothing", "test_one_of_four_ranks_in_step_dies", "test_rank_in_step_raises",
     "test_*_with_its_sample_asked_for", "test_program_polls_what_it_follows",
     "test_request_gives_way_and_may_not_end_sooner", "test_blocks_are_larger_than_prompts",
-    "test_equally_urgent_requests_are_served_as_they_came",
+    "test_equally_urgent_requests_are_served_as_they_came", "test_conversation_goes_on",
 )
 #: So many are played at most where none is named.
 MOST = 120
