@@ -17,6 +17,8 @@ _EMPTY = "with nothing to take or to store the lines behind it change nothing"
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent("engine/core/request.py", "Request.__init__", "off-by-one", "0",
                "it is held against what it was, and against nothing else", "1", behind="self.num_preemptions = "),
+    Equivalent("engine/core/request.py", "Request.__init__", "statement-gone", "self.came = 0",
+               "only the queue that sets it when a request comes in reads it"),
     Equivalent(_CACHE, "KVCacheManager.allocate_slots", "branch-never-taken", "computed_blocks",
                "what was found ends where a block ends, and who comes in has nothing computed: what comes behind needs "
                "as many more blocks either way"),

@@ -49,6 +49,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "a core whose call has expired leaves, and reads no more answers"),
     Equivalent("engine/executor/calls.py", "CallTable.expire", "off-by-one", "now >= call.deadline",
                "the instant itself: a clock has moved on by the next look", "now > call.deadline"),
+    Equivalent("engine/process/liveness.py", "Liveness.__init__", "off-by-one", "1",
+               "a beat that has been is no number below 0", "2"),
     Equivalent("engine/process/liveness.py", "Liveness.__init__", "statement-gone", "self._since = now",
                "beats count from 0, so the first tick sees one that it has not seen, and sets it"),
     Equivalent(_CODEC, "decode_request", "off-by-one", "8", _LOGGED, "9"),

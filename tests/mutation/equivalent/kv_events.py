@@ -27,5 +27,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
                "neither waits, and nobody reads the two by each other's place"),
     Equivalent(_LOG, "KVEventLog._snapshot", "exception-swallowed", "continue",
                "it is the last statement of its loop, which goes on either way"),
+    Equivalent("engine/kv_events/publisher/state.py", "PublishedState._apply", "branch-never-taken", "alone",
+               "of an event with one block the loop behind it does the same"),
     Equivalent(_REPLAYS, "_send_chunk", "statement-gone", "return False", _FALSE),
 )
