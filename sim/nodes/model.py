@@ -161,7 +161,7 @@ class ModelStandIn:
                 yield Enter(group, 1, "all_gather")
         left: list[int] = []  # for the next stage
         if stage.count == 1:
-            sampled = {request_id: self._compute(request_id, count, None)[0] for request_id, count in scheduled.items()}
+            sampled = self._compute_all(scheduled)
         else:
             sampled, place = {}, 0
             for request_id, count in scheduled.items():
@@ -192,6 +192,25 @@ class ModelStandIn:
         if not stage.is_last:
             yield Hand(self._pipe, "hidden_states", DUMMY, [0])
 
+    def _compute_all(self, scheduled: dict[str, int]) -> dict[str, list[int]]:
+        """What follows each of them, on the one stage that there is: as `_compute`, which most have no need of."""
+        known, slots, tells, sampled = self._known, self._slots, self._stage.tells, dict[str, list[int]]()
+        size = slots.block_size
+        for request_id, count in scheduled.items():
+            request = known[request_id]
+            start, end = request.computed, len(request.tokens)
+            if count == 1 and start + 1 == end <= len(request.blocks) * size:  # nearly always
+                if not tells:
+                    request.computed, sampled[request_id] = end, [request.next_token]
+                    continue
+                is_right = slots.write_next(request) if len(request.words) == start else None
+                if is_right is not None:
+                    request.computed, token = end, request.next_token
+                    sampled[request_id] = [token if is_right and request.is_as_recorded else self._another(token)]
+                    continue
+            sampled[request_id] = self._compute(request_id, count, None)[0]
+        return sampled
+
     def _compute(self, request_id: str, count: int, given: Sequence[int] | None) -> tuple[list[int], Sequence[int]]:
         """`count` more tokens of a request, with what the stage before says of them.
 
@@ -207,11 +226,6 @@ class ModelStandIn:
         request.computed, is_last = end, end == known
         if not stage.tells:  # others hold the same
             return [request.next_token] if is_last else [], () if stage.is_last else [0] * count
-        if count == 1 and is_last and stage.count == 1 and len(request.words) == start:  # nearly always
-            is_right = slots.write_next(request)
-            if is_right is not None:
-                is_right = is_right and request.is_as_recorded
-                return [request.next_token if is_right else (request.next_token + 1) % self._vocab_size], ()
         words = request.words_until(end) if given is None or stage.is_last else request.reads(start, given)
         new = words[start:] if given is None else given
         slots.write(blocks, start, new)
@@ -221,8 +235,11 @@ class ModelStandIn:
         if not stage.is_last:  # what is read wrong here goes on as something else
             return [request.next_token], new if is_right else [*new[:-1], new[-1] + 1]
         is_right = is_right and request.is_as_recorded and (given is None or list(given) == words[start:])
-        # A model that reads something else says so.
-        return [request.next_token if is_right else (request.next_token + 1) % self._vocab_size], ()
+        return [request.next_token if is_right else self._another(request.next_token)], ()
+
+    def _another(self, token: int) -> int:
+        """A model that reads something else says so."""
+        return (token + 1) % self._vocab_size
 
     def sample_tokens(self, grammar_output: None) -> Loop[ModelRunnerOutput | AsyncModelRunnerOutput | None]:
         computed, stage = self._phases.sample(), self._stage
