@@ -96,6 +96,8 @@ _REASONS = {"dying": "reason", "bye": "reason", "rpc-raised": "error", "thread-e
 _NOBODY_WROTE = re.compile(
     r"\b(Type|Attribute|Key|Index|Name|UnboundLocal|Assertion|Recursion|ZeroDivision|NotImplemented)Error\b|"
     r"\(exit code None\)")
+#: Whose exit codes the lab cannot know, for it has not started them: their parents ask them to leave, and then wait.
+_CHILDREN = frozenset({NodeKind.CORE, NodeKind.WORKER, NodeKind.COORDINATOR})
 #: Threads that go on until their process cancels them.
 _NEVER_DONE = ("input",)
 #: What a process says from when on its threads have nothing more to do.
@@ -186,6 +188,8 @@ def _of_processes(history: History) -> Iterator[Incident]:
     for name, end in history.ends.items():
         if name in unasked or exits.get(name):
             yield Incident(Sort.DEATH, name, end.at, f"{name} ended: {end.how}")
+        elif exits.get(name, 0) is None and name not in history.by_node("bye") and kind_of(name) in _CHILDREN:
+            yield Incident(Sort.DEATH, name, end.at, f"{name} was ended before it had said its last word")
     for node, records in history.by_node("dying").items():
         if exits.get(node, 1) == 0 and node not in history.by_node("bye"):
             yield Incident(Sort.DEATH, node, records[0].at, f"{node} ended with 0 in the middle of its leaving")

@@ -247,6 +247,22 @@ def a_core_is_gone_in_the_middle_of_its_leaving() -> Builder:
     return _core_leaves(False)
 
 
+def _core_is_no_more(with_goodbye: bool) -> Builder:
+    """What it ended with nobody knows but who started it."""
+    h = history().started().request("a").observes("frontend.0", "closing", kept={"requests": 0})
+    return (h.observes("core.0", "bye", reason="SIGTERM") if with_goodbye else h).wait(2).ends("core.0", exitcode=None)
+
+
+@accepts(LAW)
+def a_core_of_a_client_that_closes_has_left() -> Builder:
+    return _core_is_no_more(True)
+
+
+@rejects(LAW)
+def a_core_of_a_client_that_closes_is_not_asked_to_leave_and_is_killed() -> Builder:
+    return _core_is_no_more(False)
+
+
 @rejects(LAW)
 def a_client_whose_books_are_wrong_closes() -> Builder:
     h = history().started().request("a")

@@ -13,6 +13,14 @@ NO_NOTICE = Mutant(
                 "                yield Send(outbox, [ENGINE_CORE_DEAD])\n",
                 "                yield from ()\n"),))
 
+NOT_ASKED_TO_LEAVE = Mutant(
+    id="not-asked-to-leave", scenario="test_nothing_goes_wrong",
+    bug="A client that closes waits for its cores to leave, asks none of them to, and kills them.",
+    breaks=these("nothing-without-cause"),
+    edits=(Edit("engine/frontend/handles/handle.py",
+                "        if self.process is not None:\n            yield EndChild(self.node, \"terminate\")\n",
+                "        yield from ()\n"),))
+
 DRAINS_ANEW = Mutant(
     id="drains-anew", scenario="test_core_is_asked_to_leave_again_and_again",
     bug="Each SIGTERM gives a core the whole time to drain.",
