@@ -39,10 +39,20 @@ from engine.errors import BadFrameError, QueueCancelledError
 from engine.messages import EngineCoreOutputs
 from engine.process.beside import beside
 from engine.process.files import birth_certificate
-from engine.process.recipes import CoordinatorReady, CoordinatorRecipe, Leaving, StartFailure, last_word
+from engine.process.recipes import (
+    CoordinatorReady,
+    CoordinatorRecipe,
+    Leaving,
+    StartFailure,
+    last_word,
+    leaves_undisturbed,
+)
 from engine.topology import Channel, Edge, Mark, Node, core, frontend
 from engine.wire.places import place_of
 from engine.wire.subscriptions import leaver_of, subscriber_of, topic_in
+
+#: Where a SIGTERM goes to whoever leaves already. Nobody looks there.
+AGAIN = "again"
 
 
 def coordinator_life(node: Node, recipe: CoordinatorRecipe) -> Loop[None]:
@@ -73,6 +83,7 @@ class CoordinatorLife:
             yield from self._serve()
             reason = "its loop has ended"
         except (Exception, SystemExit) as error:
+            yield from leaves_undisturbed(AGAIN, None)
             reason = f"{type(error).__name__}: {error}"
             if not self._parent_gone:
                 why = Leaving(reason) if serving else StartFailure(type(error).__name__, str(error))

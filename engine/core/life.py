@@ -68,7 +68,7 @@ from engine.process.beside import beside
 from engine.process.consensus.effects import JoinGroup, Member
 from engine.process.consensus.offline import LEAVING, meet_others, watch_others
 from engine.process.files import birth_certificate
-from engine.process.recipes import CoreRecipe, Leaving, StartFailure, last_word
+from engine.process.recipes import CoreRecipe, Leaving, StartFailure, last_word, leaves_undisturbed
 from engine.topology import Channel, Edge, Mark, Node, coordinator, core, frontend
 from engine.wire.subscriptions import subscriptions_of
 from engine.wire.wiring import core_output_socket, core_request_socket, requests_of
@@ -113,7 +113,7 @@ class CoreLife:
             self._serving = True
             reason = yield from engine.busy_loop()
         except (Exception, SystemExit) as error:
-            yield OnTerminate(INPUT, Terminate())  # it leaves already: to be asked to must not break that off
+            yield from leaves_undisturbed(INPUT, Terminate())
             died = self._left_by or (yield from self._who_died(error))
             reason = died + reason_of(error)
             self._follows = not died and isinstance(error, CollectiveError) and error.follows

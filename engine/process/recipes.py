@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.effects import ExitNow, Identity, LogLine, Loop, Observe, TellParent
+from engine.effects import ExitNow, Identity, LogLine, Loop, Observe, OnTerminate, TellParent
 from engine.process.consensus.effects import Across, Member
 from engine.process.files import EngineFiles
 from engine.topology import Channel, Node, frontend, launcher, worker
@@ -181,6 +181,18 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 def misread(error: str) -> Observe:
     """Of a word or a recipe, by whoever should read it."""
     return Observe("bad-frame", {"edge": Channel.BIRTH.value, "error": error})
+
+
+def leaves_undisturbed(queue: str, item: Any) -> Loop[None]:
+    """Whoever leaves already is not broken off by a SIGTERM, nor by one that comes as this is asked for: from here on
+    it puts `item` into `queue`.
+    """
+    while True:
+        try:
+            yield OnTerminate(queue, item)
+        except SystemExit:
+            continue
+        return
 
 
 def last_word(word: Leaving | StartFailure) -> Loop[None]:

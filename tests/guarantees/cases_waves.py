@@ -386,6 +386,14 @@ def who_gave_up_writes_it_down_after_it_was_named() -> Builder:
     return h.observes("core.1", "dying", reason="sys.exit('SIGTERM')", queued=0)
 
 
+@accepts(MISSING)
+def who_gave_up_is_held_up_when_it_has_told_so() -> Builder:
+    """In the twin, where what one tells is known at once: it hangs on its way out."""
+    h = enters(two(), 0).wait(0.1).observes("core.1", "dying", reason="sys.exit('SIGTERM')", queued=0)
+    h.fires("hang", "core.1/mark:dying", node="core.1")
+    return gives_up(h, 0, "core.1", why="gave up").wait(0.2).releases()
+
+
 @rejects(MISSING)
 def who_leaves_long_after_is_said_to_have_given_up() -> Builder:
     h = gives_up(enters(two("engine"), 0).wait(5.05), 0, "core.1", why="gave up").wait(1.0)

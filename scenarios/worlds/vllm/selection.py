@@ -40,6 +40,7 @@ DIFFERENT = {
     "test_one_of_four_cores_dies": _ALL_GO, "test_both_cores_die": _ALL_GO, "test_core_beside_others_exits": _ALL_GO,
     "test_core_beside_others_is_asked_to_leave": _ALL_GO, "test_requests_for_a_core_that_is_dead": _ALL_GO,
     "test_coordinator_dies": _HUB, "test_coordinator_stands_still": _HUB,
+    "test_coordinator_is_asked_to_leave_twice": _HUB,
     "test_one_request_wakes_all_ranks": _GOES_ON, "test_rank_loses_its_only_request_in_a_pause": _GOES_ON,
     "test_requests_for_cores_that_there_are_none_of": _OTHER_TYPE,
     "test_waves_of_two_stages": _STAGES, "test_worker_of_a_last_stage_dies_in_step": _STAGES,

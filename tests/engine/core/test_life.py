@@ -12,7 +12,19 @@ from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, Sch
 from engine.core.engine_core import EngineCore
 from engine.core.io.items import INPUT
 from engine.core.life import core_life
-from engine.effects import Close, JoinThread, MarkPoint, Observe, Put, RemoveFiles, Send, StartThread, Take, WallTime
+from engine.effects import (
+    Close,
+    JoinThread,
+    MarkPoint,
+    Observe,
+    OnTerminate,
+    Put,
+    RemoveFiles,
+    Send,
+    StartThread,
+    Take,
+    WallTime,
+)
 from engine.errors import CollectiveError, ConfigError, PeerDeadError, WorkerDeadError
 from engine.executor.registry import EXECUTORS
 from engine.executor.uniproc import UniProcExecutor
@@ -133,6 +145,21 @@ def test_a_frontend_that_speaks_of_other_sizes_is_refused_in_one_line() -> None:
     assert life.hand.told_parent == [StartFailure(
         "StartupError", "tensor_parallel_size is 1 here, and 2 of the frontend")]
     assert not any(outbox == OUTBOX for outbox, *_ in life.hand.sent) and "is 1 here" in life.bye
+
+
+def test_a_core_that_is_asked_to_leave_just_as_its_start_fails_says_why_it_failed() -> None:
+    life = Life(agreed=2)
+    asked, answer = [], life.hand.answer
+
+    def interrupted(effect: Any) -> Any:
+        if isinstance(effect, OnTerminate) and effect.queue == INPUT and not asked:
+            asked.append(effect)
+            raise SystemExit("SIGTERM while starting")
+        return answer(effect)
+
+    life.hand.answer = interrupted
+    life.end()
+    assert asked and "is 1 here" in life.hand.told_parent[0].reason and "is 1 here" in life.bye
 
 
 def test_a_frontend_that_does_not_answer_ends_the_start_at_its_bound() -> None:

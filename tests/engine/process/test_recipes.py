@@ -3,8 +3,18 @@
 import msgspec
 import pytest
 
-from engine.effects import ExitNow, TellParent
-from engine.process.recipes import Leaving, StartFailure, Word, WorkerReady, last_word, sealed, unreadable, unsealed
+from engine.effects import ExitNow, OnTerminate, TellParent
+from engine.process.recipes import (
+    Leaving,
+    StartFailure,
+    Word,
+    WorkerReady,
+    last_word,
+    leaves_undisturbed,
+    sealed,
+    unreadable,
+    unsealed,
+)
 from engine.topology import worker
 
 READY = WorkerReady(1, b"handle of a queue")
@@ -38,5 +48,12 @@ def test_a_last_word_that_fails_keeps_nobody():
     loop = last_word(Leaving("why"))
     assert next(loop) == TellParent(Leaving("why"))
     loop.throw(RuntimeError("planted"))  # it logs that, and goes on
+    with pytest.raises(StopIteration):
+        next(loop)
+
+
+def test_who_leaves_is_not_broken_off_by_being_asked_to():
+    loop = leaves_undisturbed("input", "leave")
+    assert next(loop) == loop.throw(SystemExit("SIGTERM")) == OnTerminate("input", "leave")
     with pytest.raises(StopIteration):
         next(loop)

@@ -84,18 +84,24 @@ def _judge_words(finding: Finding, group: Group, rank: Rank, failed: Record, tur
                 entered = None
             came_by, left_by = failed.at - (0.0 if entered else slack), failed.at + (slack if gave_up else -slack)
             has_died = history.ends.at(other.core) <= seen_by
-            has_left = any(at <= left_by for at in _gives_up_at(history, other.core)) or (
+            left_at = _gave_up_at(history, other.core) if gave_up else _gives_up_at(history, other.core)
+            has_left = any(at <= left_by for at in left_at) or (
                 bool(gave_up and slack) and has_died)  # before it had written that down
             is_so = (_came(history, other, came_by) >= turns, has_died, has_left)
             if any(said not in (None, so) for said, so in zip((entered, died, gave_up), is_so, strict=True)):
                 finding.broke("{} said that {}, which was not so", rank.core, part, at=failed.at, node=rank.core)
 
 
+def _gave_up_at(history: History, core: str) -> list[float]:
+    """When it goes no further, which it may tell the others at once."""
+    return [record.at for name in ("dying", "consensus-failed") for record in history.by_node(name).get(core, ())]
+
+
 def _gives_up_at(history: History, core: str) -> list[float]:
-    """When it tells the others that it goes no further: behind whatever holds it up on its way there."""
-    said = [record.at for name in ("dying", "consensus-failed") for record in history.by_node(name).get(core, ())]
+    """By when it has told them: behind whatever holds it up on its way there."""
     return [max([at, *(stall.until for stall in history.faults.stalls
-                       if stall.node == core and at <= stall.at <= at + history.bounds.detection_s)]) for at in said]
+                       if stall.node == core and at <= stall.at <= at + history.bounds.detection_s)])
+            for at in _gave_up_at(history, core)]
 
 
 def _came(history: History, rank: Rank, until: float) -> int:
