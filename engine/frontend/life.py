@@ -374,8 +374,8 @@ class ClientLife:
         if self.closed:
             return
         self.closed = True
-        kept = {**self.session.kept(), **self.kept()}
-        yield Observe("closing", {"kept": kept, "errors": self.session.check_integrity()})
+        yield Observe("closing", {"kept": {**self.session.kept(), **self.kept()}, "unfinished":
+                                  self.has_unfinished_requests, "errors": self.session.check_integrity()})
         if self.session.dead is None:
             for index, frames in self.session.free_all():  # or the cores would let them run to their end
                 yield from self.send(frames, index)

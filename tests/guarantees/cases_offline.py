@@ -59,6 +59,28 @@ def of_three_nobody_says_who_was_missed() -> Builder:
     return told(h.wait(0.05), 2, GONE)
 
 
+def _rests(*, unfinished: bool, asked: bool = False, h: Builder | None = None) -> Builder:
+    """A client of one that has told it so closes a while later."""
+    h = (h or up()).request("a", node="frontend.0").observes("core.0", "wave-complete", wave=0).wait(0.1)
+    h = h.request("b", node="frontend.0") if asked else h
+    return h.wait(1.0).observes("frontend.0", "closing", kept={"requests": 0}, unfinished=unfinished, errors=[])
+
+
+@silent("dp-quiet-when-idle")
+def a_client_has_heard_that_all_rest() -> Builder:
+    return _rests(unfinished=False)
+
+
+@silent("dp-quiet-when-idle")
+def a_client_has_asked_again_since_all_rested() -> Builder:
+    return _rests(unfinished=True, asked=True)
+
+
+@rejects("dp-quiet-when-idle")
+def a_client_has_not_heard_that_all_rest() -> Builder:
+    return _rests(unfinished=True)
+
+
 @silent(ENDS)
 def the_other_one_is_asked_before_it_is_too_late() -> Builder:
     h = ranks().wait(0.5).called("a", node="frontend.1")

@@ -80,6 +80,13 @@ SELDOM_ASKED = Mutant(
     breaks=these("dp-quiet-when-idle/interval"), along=these("dp-rank-in-turn"),
     edits=(Edit(WAVES, "self.step % self.interval == 0", "self.step % (3 * self.interval) == 0"),))
 
+REST_UNHEARD = Mutant(
+    id="rest-unheard", scenario="test_clients_of_offline_ranks_know_that_all_rest",
+    bug="A client does not take from its own core that a wave is over: it believes its group at work for ever.",
+    breaks=these("dp-quiet-when-idle/offline"),
+    edits=(Edit("engine/frontend/session.py", "            self.balance.completed(outputs.wave_complete)\n",
+                "            pass\n"),))
+
 RESTLESS = Mutant(
     id="restless", scenario="test_ranks_pause_and_go_on_together",
     bug="A rank that has requests executes forwards while all ranks rest.",

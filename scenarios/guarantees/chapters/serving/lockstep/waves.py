@@ -6,11 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from engine.topology import Channel, Mark
+from engine.topology import Channel, Mark, NodeKind
 from faults.journal import Record
 from scenarios.guarantees.base import DEATHS, MESSAGE, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.guarantees.readers.lockstep import FORWARD, Group, Rank, groups, is_lockstep, is_woken
+from scenarios.guarantees.readers.lockstep import FORWARD, Group, Rank, groups, is_lockstep, is_offline, is_woken
 from scenarios.history.history import FOREVER, Fate, History
 from scenarios.law.carried import carried
 
@@ -238,7 +238,22 @@ def check_quiet_when_idle(history: History) -> Finding:
                 if some := _dummies_behind(rank, quiet) if not group.hub else 0:
                     finding.witness("{} had executed {} dummy batches behind its own last request", rank.core, some,
                                     at=quiet.since, node=rank.core)
+        for rank in group.ranks if is_offline(history.play) and not history.faults.receipts else ():
+            _judge_client(finding, rank)
     return finding
+
+
+def _judge_client(finding: Finding, rank: Rank) -> None:
+    """Its own one hears from it that all rest."""
+    history = finding.history
+    for client in history.of_kind(NodeKind.FRONTEND):
+        for closing in history.by_node("closing").get(client, ()) if rank.engine in history.engines_of(client) else ():
+            rested = [record.at for record in history.by_node("wave-complete").get(rank.core, ())
+                      if record.at <= closing.at - history.bounds.detection_s]
+            asked = [operation.began_at for operation in history.operations if operation.node == client]
+            if rested and closing.data.get("unfinished") and max(asked, default=0.0) < rested[-1]:
+                finding.broke("{} has told {} that a wave was over, which asked nothing since, and believed it at work",
+                              rank.core, client, at=closing.at, node=client)
 
 
 def _dummies_behind(rank: Rank, quiet: _Quiet) -> int:
@@ -359,9 +374,10 @@ GUARANTEES = (
     Guarantee(
         id="dp-quiet-when-idle", chapter=CHAPTER, source=SOURCE, check=check_quiet_when_idle, applies=is_lockstep,
         sentence="When the last request of all ranks has ended, no rank executes more dummy batches than there are "
-                 "from one all-reduce to the next.",
+                 "from one all-reduce to the next; offline each client knows by then that all rest.",
         wrong={"sum": "goes on whatever all ranks have left to do",
-               "interval": "asks more seldom than configured whether anything is left to do"},
+               "interval": "asks more seldom than configured whether anything is left to do",
+               "offline": "leaves its own client in the belief that its group is at work"},
         witness="a wave ended in which a rank had executed dummy batches only, or, where nobody wakes it, some behind "
                 "its own last request",
         envelope=Envelope(),
