@@ -92,10 +92,10 @@ _WHERE: dict[str, tuple[Sort, Callable[[str, dict[str, Any]], bool]]] = {
 
 #: Where a process says what it has met; errors that none is raised as on purpose, and ends that nobody looked at.
 _REASONS = {"dying": "reason", "bye": "reason", "rpc-raised": "error", "thread-ended": "error",
-            "start-failed": "error", "end": "error", "engine-dead": "reason"}
+            "start-failed": "error", "end": "error", "engine-dead": "reason", "utility": "failure"}
 _NOBODY_WROTE = re.compile(
     r"\b(Type|Attribute|Key|Index|Name|UnboundLocal|Assertion|Recursion|ZeroDivision|NotImplemented)Error\b|"
-    r"\(exit code None\)")
+    r"\(exit code None\)|'NoneType' object")
 #: Whose exit codes the lab cannot know, for it has not started them: their parents ask them to leave, and then wait.
 _CHILDREN = frozenset({NodeKind.CORE, NodeKind.WORKER, NodeKind.COORDINATOR})
 #: Threads that go on until their process cancels them.
@@ -147,7 +147,7 @@ def _of_stumbles(history: History) -> Iterator[Incident]:
     for name, field in _REASONS.items():
         for node, record in history.observed(name) if name in said else ():
             words = record.data.get(field)
-            if words and ("Error" in words or "code None" in words) and _NOBODY_WROTE.search(words):
+            if words and ("Error" in words or "None" in words) and _NOBODY_WROTE.search(words):
                 yield Incident(Sort.STUMBLE, node, record.at, _words(record), None, record)
 
 

@@ -326,6 +326,21 @@ def a_thread_of_a_core_falls_over_beside_its_end() -> Builder:
     return _leaves("AssertionError", "thread-ended", thread="output", why="failed")
 
 
+def _asks_for(failure: str) -> Builder:
+    return history().started().request("a").observes(
+        "frontend.0", "utility", method="no_such_call", args=[], ticket=1, failure=failure, result=None)
+
+
+@accepts(LAW)
+def a_caller_is_told_that_there_is_no_such_call() -> Builder:
+    return _asks_for("unknown utility 'no_such_call'; known: ping")
+
+
+@rejects(LAW)
+def a_caller_is_told_what_python_says_of_no_such_call() -> Builder:
+    return _asks_for("no_such_call: 'NoneType' object is not callable")
+
+
 @rejects(LAW)
 def a_caller_is_told_of_an_error_that_nobody_wrote() -> Builder:
     h = history().started().called("a").fires("kill", "worker.1/mark:executing").ends("worker.1", exitcode=-9)
