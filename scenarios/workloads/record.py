@@ -45,22 +45,45 @@ class ReferenceRecorder:
         self._eos = self.tokenizer.eos_token_id
         self._told, self._answers = told, 0
 
-    def answer(self, prompt: list[int], max_tokens: int, ignore_eos: bool) -> tuple[list[int], float]:
-        """-> the greedy tokens, and the smallest top-2 margin among their choices."""
-        eos = None if ignore_eos else self._eos
+    def answer(self, prompt: list[int], max_tokens: int, ignore_eos: bool, stops: Sequence[int] = (),
+               min_tokens: int = 0) -> tuple[list[int], float]:
+        """-> the greedy tokens, and the smallest top-2 margin among their choices.
+
+        `stops`: tokens that end it, too. None that ends it is chosen among the first `min_tokens`.
+        """
+        eos = [*stops, *(() if ignore_eos else (self._eos,))] or None
         # Both places: generate fills in from the one what the other leaves open.
         self._model.generation_config.eos_token_id = self._model.config.eos_token_id = eos
         with self._torch.inference_mode():
             out = self._model.generate(
                 self._torch.tensor([prompt]), attention_mask=self._torch.ones(1, len(prompt), dtype=self._torch.long),
-                max_new_tokens=max_tokens, do_sample=False, output_logits=True, return_dict_in_generate=True)
+                max_new_tokens=max_tokens, min_new_tokens=min_tokens or None, do_sample=False, output_scores=True,
+                return_dict_in_generate=True)
         self._answers += 1
         self._told(self._answers)
-        top = self._torch.cat(out.logits).topk(2).values
+        top = self._torch.cat(out.scores).topk(2).values
         tokens = out.sequences[0, len(prompt):].tolist()
-        if ignore_eos and len(tokens) != max_tokens:
+        if eos is None and len(tokens) != max_tokens:
             raise click.ClickException(f"generate stopped after {len(tokens)} of {max_tokens} tokens")
         return tokens, float((top[:, 0] - top[:, 1]).min())
+
+    def kept_going(self, candidates: Iterator[list[int]], max_tokens: int, min_tokens: int, ignore_eos: bool,
+                   stop_at: int | None = None) -> dict[str, Any]:
+        """The first candidate whose answer would end before it may: by itself, or at the token in place `stop_at`."""
+        for prompt in candidates:
+            plain, _ = self.answer(prompt, max_tokens, ignore_eos)
+            stops = [] if stop_at is None else [plain[stop_at]]
+            tokens, margin = self.answer(prompt, max_tokens, ignore_eos, stops, min_tokens)
+            if margin >= LEAST_MARGIN and (stops or len(plain) < min_tokens):
+                asked = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "min_tokens": min_tokens}
+                return {
+                    "prompt_token_ids": prompt,
+                    "sampling_params": {**asked, "stop_token_ids": stops} if stops else asked,
+                    "reference_token_ids": tokens,
+                    **({} if ignore_eos else {"end_token_ids": [self._eos]}),
+                    "prompt": self.tokenizer.decode(prompt), "reference": self.tokenizer.decode(tokens),
+                }
+        raise click.ClickException("no candidate left whose answer would end too soon")
 
     def record(self, candidates: Iterator[list[int]], max_tokens: int, ignore_eos: bool = True,
                fits: Callable[[list[int]], bool] = lambda tokens: True) -> dict[str, Any]:
@@ -177,6 +200,17 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
     ]
 
 
+def kept_going(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
+    """Answers that would end sooner than they may, by the end of sequence and by stop tokens, beside two that may."""
+    return [
+        recorder.kept_going(prompts.of(30, 70), 24, 18, ignore_eos=False),
+        recorder.kept_going(prompts.of(12, 30), 20, 12, ignore_eos=True, stop_at=4),
+        recorder.record(prompts.of(12, 30), 16),
+        recorder.kept_going(prompts.of(12, 30), 20, 20, ignore_eos=True, stop_at=0),
+        recorder.record(prompts.of(30, 70), 24, ignore_eos=False, fits=lambda tokens: 6 <= len(tokens) < 24),
+    ]
+
+
 def unservable(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
     """What cannot be served where prompts are token ids and a request has at most 34 tokens, each by its name, and
     the largest and smallest that can be.
@@ -218,6 +252,7 @@ WORKLOADS: dict[str, Callable[[ReferenceRecorder, Prompts], list[dict[str, Any]]
     "sixty-four": sixty_four,
     "texts": texts,
     "unservable": unservable,
+    "kept-going": kept_going,
 }
 
 
