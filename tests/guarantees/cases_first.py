@@ -95,15 +95,26 @@ def all_run_already() -> Builder:
     return asks(sees(group(), 0, running=True), 1)
 
 
-def _asks_in(wave: int) -> Builder:
-    """Told of wave 2, then late of wave 1, it asks in this wave."""
-    h = asks(sees(sees(group("new"), 2, running=True), 1, running=True), 0, "a-0")
+def _asks_in(wave: int, *, changed: str = "") -> Builder:
+    """Told of wave 2, then late of wave 1, it asks in this wave. `changed`: where a message is on its way."""
+    h = sees(sees(group("new"), 2, running=True), 1, running=True)
+    h = asks(h.fires("corrupt", changed, node=CLIENT) if changed else h, 0, "a-0")
     return h.observes("core.0", "request", request="a-0", action="add", reason="", wave=wave)
 
 
 @silent(FIRST)
 def a_request_says_the_highest_wave_that_its_client_was_told_of() -> Builder:
     return _asks_in(2)
+
+
+@silent(FIRST)
+def outputs_that_were_changed_may_have_told_of_another_wave() -> Builder:
+    return _asks_in(64, changed="core.1->frontend.0/outputs:receive")
+
+
+@rejects(FIRST)
+def a_notice_that_was_changed_is_seen_as_it_was_taken() -> Builder:
+    return _asks_in(64, changed=f"{HUB}->{CLIENT}/stats:receive")
 
 
 @rejects(FIRST)

@@ -22,9 +22,11 @@ def check_first_told(history: History) -> Finding:
 
 
 def _judge_waves(finding: Finding, client: str) -> None:
-    """A request says which wave its client believes in: the highest that it was told of."""
+    """A request says which wave its client believes in: the highest that it was told of. Outputs that are changed on
+    their way may say that one is over, as those of an offline core do.
+    """
     history = finding.history
-    if history.faults.hit(*DAMAGE, channel=Channel.REQUESTS.value):
+    if any(history.faults.hit(*DAMAGE, channel=channel.value) for channel in (Channel.REQUESTS, Channel.OUTPUTS)):
         return
     wave, believed = 0, dict[str, int]()
     for record in history.records(client):
