@@ -9,6 +9,7 @@ from engine.messages import FinishReason, Outcome
 from engine.topology import Channel
 from scenarios.guarantees.base import Finding
 from scenarios.history.history import Fate, History, Operation
+from scenarios.history.names import base
 
 #: What the most probable token of any model has more than.
 _NOTHING_BESIDE = 1e-6
@@ -55,12 +56,14 @@ def check_tokens_in_order(history: History) -> Finding:
 
 
 def _witness_of_cuts(finding: Finding) -> None:
-    """An output was lost with its connection while a stream was open that had begun."""
+    """An output was lost with its connection while a stream was open that has begun: its client may read that later."""
     history = finding.history
     for flow in history.flows(Channel.OUTPUTS):
         if any(hit.site.startswith(f"{flow.name}:") for hit in history.faults.hit(Fate.CUT)):
-            lost = next((send for send in flow.unreceived if any(
-                o.deliveries and o.deliveries[0].at < send.at < o.over_at for o in history.operations)), None)
+            begun = [o for o in history.operations
+                     if o.deliveries and base(history.asked_of(o).core) == base(flow.source)]
+            lost = next((send for send in flow.unreceived
+                         if any(o.began_at < send.at < o.over_at for o in begun)), None)
             if lost is not None:
                 finding.witness("an output was lost with its connection in the middle of a stream", at=lost.at,
                                 node=flow.source)

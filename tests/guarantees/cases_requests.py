@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from engine.topology import data_parallel
 from faults.plan import Until
 from tests.guarantees.build import OUTPUTS, REQUESTS, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
@@ -97,6 +98,20 @@ def _outputs_are_cut() -> Builder:
 def an_output_is_lost_with_its_connection() -> Builder:
     return _outputs_are_cut().sends(OUTPUTS, "y").wait(0.6).ended(
         "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
+@accepts("tokens-in-order")
+def an_output_is_lost_before_the_first_one_is_read() -> Builder:
+    h = history().started().called("a").carries(OUTPUTS, "x").fires("cut", f"{OUTPUTS}:wire", node="core.0")
+    return h.sends(OUTPUTS, "y").wait(0.1).streams("a", [7]).wait(0.6).ended(
+        "a", "failed", error="RequestTimeoutError", may_have_taken_effect=True)
+
+
+@silent("tokens-in-order")
+def an_output_of_another_core_is_lost_with_its_connection() -> Builder:
+    h = history(topology=data_parallel(2, tp=2), data_parallel_size=2).started().called("a").streams("a", [7])
+    lost = "core.1->frontend.0/outputs"
+    return h.fires("cut", f"{lost}:wire", node="core.1").sends(lost, "y").wait(0.1).ended("a")
 
 
 @silent("tokens-in-order")
