@@ -52,24 +52,19 @@ class Slots:
 
         -> what `hold` says; None, with nothing done, where the block does not end where the words do
         """
-        words, size = request.words, self.block_size
+        words, blocks, size = request.words, request.blocks, self.block_size
         count = len(words)
-        offset = count % size
-        is_held = request.held == self.spoilt  # what was its own is still there
-        content = request.tail
-        if not is_held or len(content) != offset or not offset:
-            content = self._blocks.get(request.blocks[count // size], _NOTHING)
-            if len(content) != offset or not offset:
-                return None
-            request.tail = content
+        full, offset = divmod(count, size)
+        content = self._blocks.get(blocks[full], _NOTHING)
+        if len(content) != offset or not (offset and count):
+            return None
         word = hash((words[-1], request.tokens[count]))
         words.append(word)
         content.append(word)
         if offset + 1 == size:
-            self._ends[request.blocks[count // size]] = word
-        if is_held:
+            self._ends[blocks[full]] = word
+        if request.held == self.spoilt:  # what was its own is still there
             return True
-        full, blocks = count // size, request.blocks
         if full and list(map(self._ends.get, blocks[:full])) != words[size - 1:count:size]:
             return False
         request.held = self.spoilt
@@ -88,7 +83,7 @@ class Slots:
 class Known:
     """A request as a worker knows it: its tokens, its blocks, and what follows its prompt."""
 
-    __slots__ = ("_follow", "blocks", "computed", "held", "is_as_recorded", "next_token", "tail", "tokens", "words")
+    __slots__ = ("_follow", "blocks", "computed", "held", "is_as_recorded", "next_token", "tokens", "words")
 
     def __init__(self, new: NewRequestData, continuation: Sequence[int], last_token: int) -> None:
         self._follow = chain(continuation, repeat(last_token))
@@ -97,7 +92,6 @@ class Known:
         self.tokens = list(new.token_ids[:new.num_prompt_tokens])
         self.words: list[int] = []
         self.held = -1  # when all of its words were found, counted as `Slots.spoilt` counts
-        self.tail = _NOTHING  # what the block holds in which its last word stands, as long as its words are its own
         self.blocks = list(new.block_ids)
         self.computed = new.num_computed_tokens
         for token in new.token_ids[new.num_prompt_tokens:]:
@@ -106,11 +100,8 @@ class Known:
     def goes_on(self, cached: CachedRequestData) -> None:
         self.blocks += cached.new_block_ids
         self.computed = cached.num_computed_tokens
-        for token in cached.new_token_ids:  # as `says`
-            if token != self.next_token:
-                self.is_as_recorded = False
-            self.next_token = next(self._follow)
-            self.tokens.append(token)
+        for token in cached.new_token_ids:
+            self.says(token)
 
     def says(self, token: int) -> None:
         """One more token is known of it."""
