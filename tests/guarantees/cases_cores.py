@@ -91,11 +91,14 @@ def those_that_step_together_end_together() -> Builder:
     return group_ends(in_step())
 
 
-def one_is_asked(core: int) -> Builder:
-    """Of two that step together, and core 1 dies. Core 0 has missed it, and is dying, before the client is told."""
+def one_is_asked(core: int, fate: str = "kill") -> Builder:
+    """Of two that step together, and core 1 ends. Core 0 has missed it, and is dying, before the client is told."""
     h = history(tp=1, topology=data_parallel(2, lockstep=True), data_parallel_size=2)
     h.observes("frontend.0", "starting").observes("frontend.0", "ready", num_gpu_blocks=8)
-    h = asks(h, "a", core).fires("kill", "core.1/mark:dummy").wait(.01)
+    h = asks(h, "a", core).fires(fate, "core.1/mark:dummy").wait(.01)
+    if fate == "terminate":
+        h.observes("core.1", "dying", reason="SIGTERM", queued=0).wait(.01)
+        h.ends("coordinator.0", exitcode=-9).ends("core.1")
     h.observes("core.0", "dying", reason="core.1 died before it entered", queued=0).wait(.01)
     for told in (0, 1):
         h.observes("frontend.0", "engine-dead", reason="core.1 died (exit code -9)", core=told)
@@ -110,6 +113,16 @@ def who_follows_another_one_is_dying_before_that_is_told() -> Builder:
 @silent(GROUP)
 def who_dies_alone_is_asked() -> Builder:
     return one_is_asked(1)
+
+
+@accepts(GROUP)
+def who_follows_one_that_was_asked_to_leave_is_dying_before_that_is_told() -> Builder:
+    return one_is_asked(0, "terminate")
+
+
+@silent(GROUP)
+def who_is_asked_to_leave_alone_is_asked() -> Builder:
+    return one_is_asked(1, "terminate")
 
 
 @accepts(GROUP)

@@ -128,10 +128,8 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
         if death is not None and death.at < first.at and open_then:
             finding.took("word of the end of {}", death.node, bound=bound, at=first.at, node=client,
                          measured=first.at - death.at - history.faults.frozen_s(client, death.at, first.at, *ears))
-        # Of several cores others may have followed the first one, before that was told.
-        led = {base(death.node)} & {base(other.core) for other in group} & guilty if death is not None else set()
         if len({history.asked_of(o) for o in open_then}) > 1 or (open_then and guilty and not any(
-                base(history.asked_of(o).core) in (led or guilty) for o in open_then)):
+                base(history.asked_of(o).core) in _led(history, engine, guilty) for o in open_then)):
             finding.witness("{} ended, and with it {} requests, not all of them its own", " or ".join(sorted(guilty)),
                             len(open_then), at=first.at, node=client)
 
@@ -159,6 +157,15 @@ def _who_ended(history: History, engine: EngineLife, at: float) -> frozenset[str
     left = (node for node, records in history.by_node("dying").items()
             if records[0].at <= at and history.lives_with(engine, node) and not _follows(history, node, records[0].at))
     return frozenset(base(node) for node in (*gone, *struck, *left, *history.missed(engine, at)))
+
+
+def _led(history: History, engine: EngineLife, names: frozenset[str]) -> frozenset[str]:
+    """Who of these was the first: others may have followed before anything was told."""
+    since = {node: min([history.ends.at(node), *(record.at for record in history.by_node("dying").get(node, ())),
+                        *(receipt.at for receipt in history.faults.receipts if receipt.node == node)])
+             for node in history.nodes if base(node) in names and history.lives_with(engine, node)}
+    first = min(since.values(), default=FOREVER)
+    return frozenset(base(node) for node, at in since.items() if at == first) if first < FOREVER else names
 
 
 def _gone_along(history: History, names: frozenset[str]) -> frozenset[str]:
