@@ -274,7 +274,7 @@ globals().update(family(__name__, (
          plan(kill("core.1", at="core.0/consensus:enter", nth=2)), LOST),
     Case("test_worker_dies_while_its_rank_waits_in_an_all_reduce",
          "A rank that waits for the other one loses a worker: it gives up, and the other one is told so when it comes.",
-         plan(hang("core.0", at="core.0/consensus:enter", nth=2, until=until(seconds=0.2)),
+         plan(hang("core.0", at=marked("core.0", Mark.SUBMITTED), nth=4, until=until(seconds=0.2)),
               kill("worker.1.1", at="core.1/consensus:enter", nth=2)), LOST,
          play={"topology": data_parallel(2, tp=2, lockstep=True)}),
     Case("test_rank_is_late_at_an_all_reduce",
