@@ -100,7 +100,8 @@ def _follow(play: ListenerRecipe, life: int, heard: Connection, connection: Conn
         _poll(play.what, ports, UntilCaughtUp(told, is_ready))
     else:
         run_life(ports, follow(play.what, life, told, is_ready))
-    connection.send_bytes(DONE)
+    with contextlib.suppress(BrokenPipeError):  # the lab was interrupted: it has ended without that word
+        connection.send_bytes(DONE)
 
 
 async def _some(following: KVEventSubscriber) -> list[Report]:
