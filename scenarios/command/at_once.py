@@ -13,7 +13,7 @@ import gc
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -29,18 +29,27 @@ def at_once(count: int, work: Callable[[int], Answer], cores: int | None = None)
     shares = max(1, min(cores or len(os.sched_getaffinity(0)), count // LEAST))
     others = [_Other(range(share, count, shares), work) for share in range(1, shares)]
     found: dict[int, Answer] = {}
-    collects = gc.isenabled()
-    gc.disable()  # as in the others: a third of the time would go into looking through what is no garbage
     try:
-        found.update((number, work(number)) for number in range(0, count, shares))
-        for other in others:
-            found.update(other.answers())
+        with without_collector():  # as in the others
+            found.update((number, work(number)) for number in range(0, count, shares))
+            for other in others:
+                found.update(other.answers())
     finally:
-        if collects:
-            gc.enable()
         for other in others:
             other.end()
     return [found[number] if number in found else work(number) for number in range(count)]
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """A third of the time would go into looking through what is no garbage."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Other:

@@ -24,7 +24,7 @@ from reports.summary import write_summary
 from reports.views import issue as writing
 from reports.views.issue import Again, broken_in
 from scenarios.command import checks
-from scenarios.command.at_once import at_once
+from scenarios.command.at_once import at_once, without_collector
 from scenarios.command.playing import replaying
 from scenarios.guarantees.judge import judge
 from scenarios.guarantees.registry import GUARANTEES
@@ -79,6 +79,7 @@ def conclude_early(played: Sequence[ScenarioResult], asked: int, out: Path) -> N
         click.echo(f"played {len(played)} of {asked}; report of these: {page}", err=True)
 
 
+@without_collector()
 def publish(runs: Sequence[Run], out: Path, page: Path | None = None, unplayed: int = 0) -> Path:
     """Page, results.json, junit.xml, and a job summary where GitHub asks for one. -> the page"""
     page = page or out / "report" / "index.html"
@@ -98,6 +99,7 @@ def promises() -> dict[str, Promise]:
                               blind_in=entry.blind_words) for entry in GUARANTEES.values()}
 
 
+@without_collector()
 def conclude_again(runs: Sequence[Run], page: Path, json_file: Path | None, unplayed: int) -> int:
     """Judge runs anew, from their records alone, and write one page of them. -> exit code
 
