@@ -143,8 +143,8 @@ def taken_in(h: Builder) -> Builder:
     return comes_again(h).observes(AGAIN, "ready", num_gpu_blocks=8)
 
 
-def asks_again(h: Builder) -> Builder:
-    h.observes(AGAIN, "call", request="a", index=0, prompt=2, max_tokens=3)
+def asks_again(h: Builder, prompt: int = 2) -> Builder:
+    h.observes(AGAIN, "call", request="a", index=0, prompt=prompt, max_tokens=3)
     return h.observes(AGAIN, "accepted", request="a", internal="a-1-again", core=0)
 
 
@@ -170,6 +170,12 @@ def one_comes_back_and_is_let_wait() -> Builder:
 def one_comes_back_and_nothing_is_done_for_it() -> Builder:
     h = asks_again(taken_in(freed(second_dies(both()), SECOND))).wait(5.0)
     return h.ended("a", "failed", node=AGAIN, error="RequestTimeoutError").wait(1.0)
+
+
+@silent(RETURNS)
+def one_comes_back_and_asks_for_more_than_the_cache_holds() -> Builder:
+    h = asks_again(taken_in(freed(second_dies(both()), SECOND)), prompt=4096).wait(.1)
+    return served(h.ended("a", "failed", node=AGAIN, error="BadRequestError"), FIRST)
 
 
 @silent(RETURNS)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.topology import data_parallel
+from engine.topology import data_parallel, headless
 from faults.plan import Until
 from tests.guarantees.build import OUTPUTS, REQUESTS, Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent, unknown
@@ -389,6 +389,25 @@ def a_bad_request_fails_alone() -> Builder:
 @rejects("bad-request-isolated")
 def a_bad_request_fails_without_saying_why() -> Builder:
     return _bad_request(history().started().called("a"), reason="").ended("a")
+
+
+def _a_headless_core_ends(*, behind: bool) -> Builder:
+    """It is told of by its own launcher: behind the end of the client that it serves, or amid its life."""
+    h = _bad_request(history(tp=1, topology=headless(2, 1), data_parallel_size=2).started().called("a"))
+    h.streams("a", [7, 8, 9]).ended("a").wait(.01)
+    if behind:
+        h.observes("frontend.0", "closing").wait(.01)
+    return h.observes("launcher.1", "engine-dead", reason="core.1 died (exit code 0): its client has closed", core=1)
+
+
+@accepts("bad-request-isolated")
+def a_headless_core_goes_with_its_client_behind_a_bad_request() -> Builder:
+    return _a_headless_core_ends(behind=True)
+
+
+@rejects("bad-request-isolated")
+def a_headless_core_goes_behind_a_bad_request() -> Builder:
+    return _a_headless_core_ends(behind=False)
 
 
 def _grows_too_long(effect: bool, tokens: int = 9) -> Builder:

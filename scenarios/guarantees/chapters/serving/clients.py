@@ -9,6 +9,7 @@ from engine.messages import Outcome
 from engine.topology import Channel, Mark, NodeKind, mark_site
 from faults.journal import Record
 from scenarios.guarantees.base import ORDERINGS, STALLS, Envelope, Finding, Guarantee
+from scenarios.guarantees.fitting import may_not_fit
 from scenarios.history.history import FOREVER, EngineLife, History, Operation
 from scenarios.history.names import base, life_of, of_life, rank_of
 from scenarios.history.play import Play
@@ -194,7 +195,8 @@ def check_returns(history: History) -> Finding:
             continue
         mine = [o for o in history.operations if o.node == client and o.accepted is not None]
         for o in mine:
-            if o.ends and o.outcome not in (Outcome.FINISHED, Outcome.ABORTED) and o.over_at < seen_until:
+            if o.ends and o.outcome not in (Outcome.FINISHED, Outcome.ABORTED) and o.over_at < seen_until and \
+                    not may_not_fit(history, o):
                 finding.broke("request {!r} of {} ended {}", o.request, client, o.outcome, at=o.over_at, node=client)
         done = sum(o.outcome == Outcome.FINISHED for o in mine)
         if done:
