@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import Plan, drop, hang, marked, plan, reorder, terminate, until
+from faults.plan import Plan, drop, duplicate, hang, marked, plan, reorder, terminate, until
 from scenarios.guarantees.all import (
     abort_is_final,
     bad_request_isolated,
@@ -168,6 +168,11 @@ globals().update(family(__name__, (
          play={"workload": recorded("pair").then(add(1, 0), steps=7).then(
              utility("reset_prefix_cache", True), add(1, name="again")),
              "config": lab_config(cache={"num_gpu_blocks": 5})}),
+    Case("test_request_that_no_cache_could_hold_comes_twice",
+         "Its message is doubled, and its prompt is longer than the whole cache: it is taken once, and fails alone.",
+         plan(duplicate(REQUESTS, nth=2)), (bad_request_isolated, blocks_conserved, ends_once),
+         play={"workload": recorded("eight-mixed").then(add(0, 1), steps=2).then(add(2)),
+               "config": lab_config(cache={"num_gpu_blocks": 24})}),
     Case("test_calls_of_the_core",
          "Each call is answered with what it asked for, or with why that cannot be done; in between steps are counted.",
          plan(*(hang("frontend.0", at=f"{REQUESTS}:send", nth=nth, until=until(seconds=0.2)) for nth in (6, 49))),

@@ -239,7 +239,7 @@ class EngineCore:
         elif isinstance(item, Utility):
             yield from self._utility(item)
         elif isinstance(item, MalformedRequest):
-            if item.request_id is not None and item.request_id not in self.scheduler.requests:
+            if item.request_id is not None and not self.scheduler.knows(item.request_id):
                 yield from self._reject(item.request_id, item.client_index, FinishReason.ERROR, item.error)
         elif isinstance(item, ClientGone):
             its = [r for r in self.scheduler.requests.values() if r.client_index == item.client_index]
@@ -260,7 +260,7 @@ class EngineCore:
             raise TypeError(f"the core cannot handle {type(item).__name__}")
 
     def _add(self, request: EngineCoreRequest) -> Loop[None]:
-        if request.request_id in self.scheduler.requests:
+        if self.scheduler.knows(request.request_id):
             yield Observe("request", {"request": request.request_id, "action": "duplicate", "reason": "id is live"})
             return
         reason = "the engine is draining" if self.drain.active else ""

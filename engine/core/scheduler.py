@@ -95,7 +95,7 @@ class Scheduler:
         A request that can never be served is accepted too, and fails alone with the next update.
         """
         request_id = request.request_id
-        if request_id in self.requests or request_id in self._failed:
+        if self.knows(request_id):
             return False
         reason = self._why_not(request)
         if reason is not None:
@@ -105,6 +105,10 @@ class Scheduler:
             self.requests[request_id] = request
             self.waiting.add(request)
         return True
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a request of this id lives, or has failed and its client was not told yet."""
+        return request_id in self.requests or request_id in self._failed
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[Request]:
         """End these requests now and free their blocks. -> those that lived; others are ignored.
