@@ -12,11 +12,9 @@ from typing import Any
 
 from engine.errors import EngineDeadError
 from engine.frontend.async_llm import AsyncLLM
-from engine.messages import SamplingParams
-from tests.engine.engine_lab import SIXTY_FOUR, async_llm, config, engine_processes, gone_within, run
+from tests.engine.engine_lab import ENDLESS, SIXTY_FOUR, async_llm, config, engine_processes, gone_within, run
 
 CALLERS = 8
-LONG = SamplingParams(max_tokens=900, ignore_eos=True)
 
 
 async def ask_for_ever(llm: AsyncLLM, place: int, begun: Callable[[], None]) -> None:
@@ -25,7 +23,7 @@ async def ask_for_ever(llm: AsyncLLM, place: int, begun: Callable[[], None]) -> 
     `begun` is called with each output. Ends with the error of the engine or by being cancelled only.
     """
     for number in itertools.count():
-        async for _ in llm.generate(SIXTY_FOUR[place].prompt_token_ids[:12], LONG, f"r{place}.{number}"):
+        async for _ in llm.generate(SIXTY_FOUR[place].prompt_token_ids[:12], ENDLESS, f"r{place}.{number}"):
             begun()
 
 
@@ -39,9 +37,7 @@ class Death:
 
 
 async def kill_while_serving(llm: AsyncLLM, victim: int, number: int = signal.SIGKILL) -> Death:
-    """`victim`: 0 is the core, 1 + r is worker.r. All callers have begun to receive when it dies.
-
-    """
+    """`victim`: 0 is the core, 1 + r is worker.r. All callers have begun to receive when it dies."""
     death, killed_at = Death(), 0.0
     begun = [asyncio.Event() for _ in range(CALLERS)]
 

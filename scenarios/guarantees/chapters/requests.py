@@ -237,8 +237,8 @@ def check_bad_request_isolated(history: History) -> Finding:
         judge_effect(finding, operation)
     first = bad[0].over_at
     for node, record in history.observed("engine-dead"):
-        asked_to = min((history.closing_at(engine) for engine in history.engines_of(node)), default=FOREVER)
-        if not history.faults.receipts and first <= record.at < asked_to and history.before_closing(node, record):
+        if not history.faults.receipts and first <= record.at <= history.closes_at(node) and \
+                history.before_closing(node, record):
             finding.broke("the engine died after a bad request: {}", record.data.get("reason"), at=record.at, node=node)
     for operation in history.operations:
         if not history.faults.receipts and operation.outcome == Outcome.FAILED and operation.error != BAD_REQUEST \

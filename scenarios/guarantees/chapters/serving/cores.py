@@ -128,8 +128,9 @@ def _judge_group(finding: Finding, engine: EngineLife) -> None:
         if death is not None and death.at < first.at and open_then:
             finding.took("word of the end of {}", death.node, bound=bound, at=first.at, node=client,
                          measured=first.at - death.at - history.faults.frozen_s(client, death.at, first.at, *ears))
-        if len({history.asked_of(o) for o in open_then}) > 1 or (open_then and guilty and not any(
-                base(history.asked_of(o).core) in _led(history, engine, guilty) for o in open_then)):
+        asked_then = {history.asked_of(o).core for o in open_then}
+        if len(asked_then) > 1 or (asked_then and guilty and _led(history, engine, guilty).isdisjoint(
+                map(base, asked_then))):
             finding.witness("{} ended, and with it {} requests, not all of them its own", " or ".join(sorted(guilty)),
                             len(open_then), at=first.at, node=client)
 
