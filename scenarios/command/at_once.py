@@ -13,11 +13,12 @@ import gc
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from scenarios.command.playing.forked import ends_with
+from scenarios.worlds.base import without_collector
 
 Answer = TypeVar("Answer")
 #: Fewer than so many for each are not worth a process.
@@ -30,7 +31,7 @@ def at_once(count: int, work: Callable[[int], Answer], cores: int | None = None)
     others = [_Other(range(share, count, shares), work) for share in range(1, shares)]
     found: dict[int, Answer] = {}
     try:
-        with without_collector():  # as in the others
+        with without_collector():  # as in the others: a third of the time would go into it
             found.update((number, work(number)) for number in range(0, count, shares))
             for other in others:
                 found.update(other.answers())
@@ -38,18 +39,6 @@ def at_once(count: int, work: Callable[[int], Answer], cores: int | None = None)
         for other in others:
             other.end()
     return [found[number] if number in found else work(number) for number in range(count)]
-
-
-@contextlib.contextmanager
-def without_collector() -> Iterator[None]:
-    """A third of the time would go into looking through what is no garbage."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 class _Other:

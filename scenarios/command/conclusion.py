@@ -24,7 +24,7 @@ from reports.summary import write_summary
 from reports.views import issue as writing
 from reports.views.issue import Again, broken_in
 from scenarios.command import checks
-from scenarios.command.at_once import at_once, without_collector
+from scenarios.command.at_once import at_once
 from scenarios.command.playing import replaying
 from scenarios.guarantees.judge import judge
 from scenarios.guarantees.registry import GUARANTEES
@@ -33,6 +33,7 @@ from scenarios.history.names import kind_of
 from scenarios.history.run import Run
 from scenarios.history.verdicts import Judgement
 from scenarios.lab.player import ScenarioResult, replay_command
+from scenarios.worlds.base import without_collector
 from scenarios.worlds.vllm.edits.mends import MENDS
 from scenarios.worlds.vllm.findings import lookup as findings
 from scenarios.worlds.vllm.findings.finding import Finding

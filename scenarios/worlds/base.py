@@ -9,8 +9,11 @@ fails with the broken ones, their evidence and the command that plays the run ag
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import shlex
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +176,15 @@ def _sentence(side: Side) -> str:
 
 def replay_command(run: Run) -> str:
     return f"ringtwin replay {shlex.quote(str(run.path))}"
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """While a play or a page is made: records by the thousand stay, and the collector would look at them in vain."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

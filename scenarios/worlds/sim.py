@@ -11,7 +11,6 @@ time can tell: whoever runs when a play has taken far too much of it is put on r
 from __future__ import annotations
 
 import contextlib
-import gc
 import signal
 import threading
 import time
@@ -36,7 +35,7 @@ from scenarios.lab.script import DONE, STOP, UP, Rehearsed, Seen
 from scenarios.lab.settings import config_for, config_of
 from scenarios.workloads.workload import Workload, workload_for
 from scenarios.worlds.addresses import with_events_at
-from scenarios.worlds.base import World
+from scenarios.worlds.base import World, without_collector
 from scenarios.worlds.twin.alone import PURE, play_program
 from scenarios.worlds.twin.caller import ORDERS, client_main, launcher_main
 from scenarios.worlds.twin.queue import play_queue
@@ -106,7 +105,7 @@ def play_once(play: Play, choices: Choices | None = None, *, record: bool = True
     recorded = RecordedModel(workload, eos)
     simulation = Simulation(play.topology, play.plan, play.seed, choices or Choices(), costs=costs, record=record,
                             given=Given(model, recorded), scheduler=scheduler)
-    with _no_collector(), _no_endless_loop():
+    with without_collector(), _no_endless_loop():
         if play.options.program:
             lab = play_program(play, simulation)
         elif play.options.queue:
@@ -114,18 +113,6 @@ def play_once(play: Play, choices: Choices | None = None, *, record: bool = True
         else:
             lab = SimBench(play, workload, simulation).run()
     return simulation, lab
-
-
-@contextlib.contextmanager
-def _no_collector() -> Iterator[None]:
-    """A play makes thousands of records that stay until it is judged: the collector would look at them in vain."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @contextlib.contextmanager
