@@ -63,7 +63,9 @@ globals().update(family(__name__, (
          "more such answers are fewer than three.",
          plan(drop(KV, nth=32), *(drop(ANSWERS, nth=nth, times=3) for nth in (2, 6, 10)),
               drop(ANSWERS, nth=14), drop(ANSWERS, nth=16)),
-         (kv_asks_in_time, kv_tells_what_came)),
+         (kv_asks_in_time, kv_tells_what_came),
+         # It is told to leave amid its wait: earlier, and the second of the two would not be asked for.
+         play={"options": Options(without_epochs=True, rest_s=0.15)}),
     Case("test_plain_publisher_was_gone_and_cannot_be_asked",
          "The connection is cut and comes back, and there is no replay socket: what is mirrored is not known any more. "
          "SIGTERM ends the reader.",

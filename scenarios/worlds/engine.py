@@ -113,10 +113,12 @@ class Connected:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.said: list[bytes] = []
+        self._words = select.poll()  # looked at hundreds of times a second: `connection.poll` would make one each time
+        self._words.register(connection.fileno(), select.POLLIN)
 
     def look(self) -> None:
         with contextlib.suppress(EOFError, OSError):
-            while self.connection.poll():
+            while self._words.poll(0):
                 self.said.append(self.connection.recv_bytes())
 
     def tell(self, word: bytes) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import multiprocessing
 import os
 import signal
@@ -35,10 +36,10 @@ from scenarios.worlds.registry import known
 
 #: A lane that was told to end, and has processes of a play to end before, is gone within this.
 CLOSE_S = 20.0
-#: So many objects more than before, and it is looked for garbage among them: a run that is read and judged has many.
-GARBAGE = 50_000
 #: A spare lane begins where this share of the processors' time was left just now.
 MUCH = 0.25
+#: So many are begun in the order of how long they last.
+LAST = 40
 #: What a lane has played: its result, the word for it, and why (`conclusion.verdict_of`).
 Told = tuple[ScenarioResult, str, list[str]]
 
@@ -71,6 +72,7 @@ class Lanes:
         for part in parts:
             self._lanes.append(_Lane(tasks, settings, verdict_of, [lane.connection for lane in self._lanes], part))
         self._rest = Rest()
+        self._lasted: dict[str, float] = {}  # by scenario: in a world that knows before its time
 
     def __enter__(self) -> Lanes:
         return self
@@ -93,6 +95,8 @@ class Lanes:
                     number = lane.task
                     assert number is not None
                     told = lane.told() or self._failed(number, lane.why())
+                    if lane.lasted is not None:
+                        self._lasted[self._tasks[number].scenario.name] = lane.lasted
                     yield number, told
                     lane.task = None
                     if lane.part is not Part.SPARE:
@@ -104,10 +108,17 @@ class Lanes:
 
     def _give(self, lane: _Lane, began: Callable[[Task], None]) -> bool:
         queue = self._timeless if lane.part is Part.ASIDE or not self._real else self._real
-        if not queue or not lane.give(queue[0]):
+        if not queue or not lane.give(number := self._next(queue)):
             return False
-        began(self._tasks[queue.popleft()])
+        queue.remove(number)
+        began(self._tasks[number])
         return True
+
+    def _next(self, queue: deque[int]) -> int:
+        """The first, and of the last ones that which lasts longest, or all would wait for it in the end."""
+        if len(queue) > LAST:
+            return queue[0]
+        return max(queue, key=lambda number: self._lasted.get(self._tasks[number].scenario.name, math.inf))
 
     def _give_spare(self, began: Callable[[Task], None]) -> list[_Lane]:
         """To one of them that has nothing to play, if there is one. -> it"""
@@ -130,6 +141,7 @@ class _Lane:
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
         self.task: int | None = None
+        self.lasted: float | None = None  # what it played last, in virtual seconds
         self.part = part
         self._process = context.Process(target=_main, args=(theirs, [self.connection, *others], os.getpid(), part,
                                                             tasks, settings, verdict_of))
@@ -148,7 +160,7 @@ class _Lane:
     def told(self) -> Told | None:
         """None: it has ended."""
         try:
-            result, paths, word, why = self.connection.recv()
+            result, paths, self.lasted, word, why = self.connection.recv()
         except (EOFError, OSError):
             return None
         runs = [one if isinstance(one, Run) else known_run(one) for one in paths]
@@ -180,15 +192,18 @@ def _main(connection: Connection, others: list[Connection], parent: int, part: P
     for one in others:
         one.close()
     gc.freeze()  # the program itself, which is shared: to look through it for garbage would copy it
-    gc.set_threshold(GARBAGE)
+    gc.disable()  # a run that is read and judged has objects by the thousand: nobody looks in the midst
     worlds = Worlds(settings)
     with contextlib.suppress(BaseException):  # whatever ends it: it has cleared up, and its parent sees it gone
         try:
             while (number := _asked(connection)) is not None:
                 task = tasks[number]
-                result = play(task.scenario, worlds.open(task.world, task.scenario))
+                world = worlds.open(task.world, task.scenario)
+                gc.collect(0)  # nobody has what was played before any more
+                result = play(task.scenario, world)
                 connection.send((msgspec.structs.replace(result, runs=[]), list(map(_sent, result.runs)),
-                                 *verdict_of(result)))
+                                 _lasted(result) if world.virtual_time else None, *verdict_of(result)))
+                del result
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             worlds.close()
@@ -200,6 +215,10 @@ def _asked(connection: Connection) -> int | None:
         return int(connection.recv())
     except (EOFError, OSError):
         return None
+
+
+def _lasted(result: ScenarioResult) -> float:
+    return max((run.lab.ended_at - run.lab.began_at for run in result.runs), default=0.0)
 
 
 def _sent(run: Run) -> Any:

@@ -92,13 +92,14 @@ def mixed(*worlds: str) -> list[Task]:
 class Overheard:
     """Lanes that only tell who was given what, in processes that there are not."""
 
-    def __init__(self, monkeypatch, left: float) -> None:
+    def __init__(self, monkeypatch, left: float, lasting: dict[int, float] | None = None) -> None:
+        """`lasting`: what each of the twin's plays lasted there."""
         self.given: list[tuple[Part, int]] = []
         given = self.given
 
         class Lane:
             def __init__(self, tasks, settings, verdict_of, others, part) -> None:
-                self.part, self.task, self.connection = part, None, self
+                self.part, self.task, self.connection, self.lasted = part, None, self, None
 
             def give(self, number: int) -> bool:
                 self.task = number
@@ -106,6 +107,7 @@ class Overheard:
                 return True
 
             def told(self):
+                self.lasted = (lasting or {}).get(self.task)
                 return "result", "as declared", []
 
             def leave(self, *, at_once: bool) -> None: ...
@@ -130,6 +132,19 @@ def test_aside_is_the_twin_alone_and_others_play_it_when_nothing_real_is_left(mo
     assert {number for part, number in heard.given if part is Part.ASIDE} <= {0, 2, 4, 6}
     assert [number for part, number in heard.given if part is Part.STEADY][:3] == [1, 3, 5]
     assert not any(part is Part.SPARE for part, _ in heard.given)
+
+
+def test_of_the_last_ones_that_is_begun_first_which_the_twin_found_to_last_longest(monkeypatch, tmp_path):
+    """What no twin has played comes before them; while many are left they go in their order."""
+    one, other, third, fourth = [scenario for function in FUNCTIONS[:4] for scenario in scenarios_of(function)]
+    monkeypatch.setattr(playing, "LAST", 4)
+    heard = Overheard(monkeypatch, left=0.0, lasting={0: 1.0, 1: 3.0, 2: 2.0})
+    monkeypatch.setattr(playing, "wait", lambda lanes, timeout: lanes)
+    asked = [*[Task(each, "sim") for each in (one, other, third)],
+             *[Task(each, "engine") for each in (*[one] * 5, other, third, fourth)]]
+    lanes = Lanes(asked, Settings(out=tmp_path), 1, conclusion.verdict_of, aside=1)
+    assert len(list(lanes.played(lambda task: None))) == len(asked)
+    assert [number for _, number in heard.given if number > 2] == [3, 4, 5, 6, 10, 8, 9, 7]
 
 
 def test_a_spare_lane_begins_while_much_is_left_and_looks_again_soon(monkeypatch, tmp_path):
