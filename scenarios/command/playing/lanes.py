@@ -40,6 +40,8 @@ CLOSE_S = 20.0
 MUCH = 0.25
 #: So many are begun in the order of how long they last.
 LAST = 40
+#: What no twin knows of a program: it imports all that it needs, and so do those that it starts.
+PROGRAM_S = 5.0
 #: What a lane has played: its result, the word for it, and why (`conclusion.verdict_of`).
 Told = tuple[ScenarioResult, str, list[str]]
 
@@ -218,7 +220,8 @@ def _asked(connection: Connection) -> int | None:
 
 
 def _lasted(result: ScenarioResult) -> float:
-    return max((run.lab.ended_at - run.lab.began_at for run in result.runs), default=0.0)
+    return max((run.lab.ended_at - run.lab.began_at + (PROGRAM_S if run.play.options.program else 0.0)
+                for run in result.runs), default=0.0)
 
 
 def _sent(run: Run) -> Any:
