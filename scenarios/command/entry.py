@@ -6,6 +6,8 @@ line, with exit code 3, and not as an ImportError.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 
 from scenarios.command.shadows import hidden
@@ -18,4 +20,5 @@ def main() -> None:
         sys.exit(3)
     from scenarios.command.cli import main as run
 
+    atexit.register(gc.freeze)  # runs by the thousand go with the process: nobody looks for garbage among them
     run()

@@ -39,7 +39,7 @@ CLOSE_S = 20.0
 #: A spare lane begins where this share of the processors' time was left just now.
 MUCH = 0.25
 #: So many are begun in the order of how long they last.
-LAST = 40
+LAST = 100
 #: What no twin knows of a program: it imports all that it needs, and so do those that it starts.
 PROGRAM_S = 5.0
 #: What a lane has played: its result, the word for it, and why (`conclusion.verdict_of`).
