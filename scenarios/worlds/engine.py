@@ -113,7 +113,7 @@ class Connected:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.said: list[bytes] = []
-        self._words = select.poll()  # looked at hundreds of times a second: `connection.poll` would make one each time
+        self._words = select.poll()  # `connection.poll` would make one each time, hundreds of times a second
         self._words.register(connection.fileno(), select.POLLIN)
 
     def look(self) -> None:
@@ -357,8 +357,7 @@ class RealBench:
                 if guards:
                     self._expire()
                 return False
-            descriptors = [d for actor in self._actors if not actor.gone for d in actor.descriptors]
-            select.select(descriptors, [], [], LOOK_S)
+            select.select([d for actor in self._actors if not actor.gone for d in actor.descriptors], [], [], LOOK_S)
 
     def _look(self) -> None:
         now = self.now()

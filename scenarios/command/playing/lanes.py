@@ -40,8 +40,6 @@ CLOSE_S = 20.0
 MUCH = 0.25
 #: So many are begun in the order of how long they last.
 LAST = 100
-#: What no twin knows of a program: it imports all that it needs, and so do those that it starts.
-PROGRAM_S = 5.0
 #: What a lane has played: its result, the word for it, and why (`conclusion.verdict_of`).
 Told = tuple[ScenarioResult, str, list[str]]
 
@@ -143,7 +141,7 @@ class _Lane:
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
         self.task: int | None = None
-        self.lasted: float | None = None  # what it played last, in virtual seconds
+        self.lasted: float | None = None  # what it played last, in virtual seconds, where it played it so
         self.part = part
         self._process = context.Process(target=_main, args=(theirs, [self.connection, *others], os.getpid(), part,
                                                             tasks, settings, verdict_of))
@@ -219,9 +217,8 @@ def _asked(connection: Connection) -> int | None:
         return None
 
 
-def _lasted(result: ScenarioResult) -> float:
-    return max((run.lab.ended_at - run.lab.began_at + (PROGRAM_S if run.play.options.program else 0.0)
-                for run in result.runs), default=0.0)
+def _lasted(result: ScenarioResult) -> float | None:
+    return max((run.lab.ended_at - run.lab.began_at for run in result.runs), default=None)
 
 
 def _sent(run: Run) -> Any:
