@@ -9,6 +9,7 @@ from faults.plan import delay, drop, hang, kill, marked, plan, raises, stall, te
 from scenarios.guarantees.all import (
     bad_request_isolated,
     blocks_conserved,
+    calls_answered,
     client_isolated,
     client_returns,
     client_routed,
@@ -32,7 +33,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import add, raw, recorded
+from scenarios.workloads import ENDED, Workload, add, raw, recorded, utility
 
 CALM = (client_routed, tokens_match_reference, blocks_conserved, served_in_turn)
 DIES = (client_isolated, tokens_match_reference, nothing_left_behind)
@@ -42,6 +43,16 @@ TWO, EIGHT = data_parallel(2, tp=1, clients=2, coordinated=True), recorded("eigh
 IN_STEP: dict[str, Any] = {"topology": data_parallel(2, tp=1, clients=2, lockstep=True),
                            "config": lab_config(bounds={"collective_s": 0.8})}
 BACK = Options(client_returns=True)
+
+
+def calls() -> Workload:
+    """Each asks the core for something of its own, under the same numbers, while it is served and behind that."""
+    def of_one(text: str) -> Workload:
+        return recorded("eight-mixed").then(add(*range(8)), utility("ping", text, 3), behind=("r0", ENDED)).then(
+            utility("ping", text), utility("no_such_call"))
+
+    return of_one("ab").but(1, of_one("xyz"))
+
 
 globals().update(family(__name__, (
     Case("test_two_clients_share_a_core", "Each asks the same, by the same names.", plan(), CALM),
@@ -58,6 +69,8 @@ globals().update(family(__name__, (
          play=IN_STEP),
     Case("test_three_clients_share_a_core", "Each asks the same, by the same names.", plan(), CALM,
          play={"topology": data_parallel(1, tp=1, clients=3)}),
+    Case("test_two_clients_call_a_core", "Each is answered with what it asked for, and nobody else is.", plan(),
+         (*CALM, calls_answered), play={"workload": calls()}),
     Case("test_two_clients_have_as_much_in_flight_as_each_may", "What one has is not counted against the other one.",
          plan(hang("core.0", at=marked("core.0", Mark.STEP), nth=2, until=until(seconds=0.5))),
          (client_isolated, tokens_match_reference), play={"config": lab_config(limits={"max_requests": 8})}),
@@ -90,7 +103,7 @@ globals().update(family(__name__, (
          (launcher_says, rests_when_idle, nothing_left_behind),
          play={**IN_STEP, "options": Options(rest_s=0.8)}),
     Case("test_one_of_two_cores_of_two_clients_dies",
-         "Their launcher says so, and rests then: the other one serves on, and needs no looking after.",
+         "Their launcher says so once, and rests: the other one serves both clients on, and needs no looking after.",
          plan(kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=3)),
          (launcher_says, dp_death_ends_group, rests_when_idle, nothing_left_behind),
          play={"topology": TWO, "options": Options(rest_s=0.8)}),
@@ -105,10 +118,6 @@ globals().update(family(__name__, (
          (no_orphans, launcher_says, nothing_left_behind),
          play={"topology": data_parallel(1, tp=2, clients=2), "options": Options(rest_s=3.5),
                "config": lab_config(bounds={"orphan_s": 1.0})}),
-    Case("test_one_of_two_cores_of_two_clients_dies",
-         "Their launcher says so once, and rests; the other core serves on, both clients.",
-         plan(kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=3)),
-         (launcher_says, rests_when_idle, nothing_left_behind), play={"topology": TWO, "options": Options(rest_s=0.8)}),
     Case("test_both_cores_of_two_clients_die", "Their launcher says so of each, and of the last one that none is left.",
          plan(kill("core.0", at=marked("core.0", Mark.EXECUTED), nth=3),
               kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=12)),

@@ -57,6 +57,11 @@ class Receipt(NamedTuple):
         return self.fate in DEATH_FATES or (self.fate == Fate.CORRUPT and ":store." in self.site) or (
             "/overflow:" in self.site and self.fate in LOSS_FATES)
 
+    def comes_within(self, patience_s: float) -> bool:
+        """Whether the message that it hit came all the same: what comes twice is lost to nobody, nor what is late."""
+        late = self.fate in (Fate.REORDER, Fate.DELAY) and self.lasted_s < patience_s
+        return late or self.fate == Fate.DUPLICATE
+
     @property
     def over_at(self) -> float:
         """When what it held was let go; infinite where it never was."""

@@ -48,8 +48,16 @@ def fated(edge: str, **named: Any) -> Callable[[str], Plan]:
 
 
 def family(module: str, cases: Iterable[Case], **shared: Any) -> dict[str, Callable[..., None]]:
-    """Scenarios by their names, for the module that they belong to. `shared`: what each play is asked for."""
-    return {case.name: _scenario(module, case, {**shared, **case.play}) for case in cases}
+    """Scenarios by their names, for the module that they belong to. `shared`: what each play is asked for.
+
+    Raises ValueError for two of one name: only one of them would be played.
+    """
+    found: dict[str, Callable[..., None]] = {}
+    for case in cases:
+        if case.name in found:
+            raise ValueError(f"{module}: two scenarios are called {case.name}")
+        found[case.name] = _scenario(module, case, {**shared, **case.play})
+    return found
 
 
 def _scenario(module: str, case: Case, asked: Mapping[str, Any]) -> Callable[..., None]:

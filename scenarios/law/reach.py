@@ -205,7 +205,8 @@ def of_its_callers_while_it_lasts(history: History, receipt: Receipt, incident: 
 
 def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bool:
     """The request that the message was about; all that are not over yet, if it was about none (a pause, a resume)."""
-    if not of_its_engine(history, receipt, incident):
+    if not of_its_engine(history, receipt, incident) or (
+            incident.sort in _LOSS and receipt.comes_within(history.bounds.request_s * _MOST)):
         return False
     subject = carried(history, receipt)
     return subject is None or incident.operation is None or incident.operation.request == subject
@@ -237,12 +238,9 @@ def of_what_its_engine_still_holds(history: History, receipt: Receipt, incident:
 
 
 def of_requests_then_open(history: History, receipt: Receipt, incident: Incident) -> bool:
-    """A message of outputs is about all requests that were open when it was struck. What comes twice harms nobody, nor
-    what comes before a gap is given up.
-    """
+    """A message of outputs is about all requests that were open when it was struck."""
     operation = incident.operation
-    if incident.sort in _LOSS and (receipt.fate == Fate.DUPLICATE or (
-            receipt.fate in (Fate.REORDER, Fate.DELAY) and receipt.lasted_s < history.bounds.output_gap_s)):
+    if incident.sort in _LOSS and receipt.comes_within(history.bounds.output_gap_s):
         return False
     return of_its_engine(history, receipt, incident) and (operation is None or operation.began_at <= receipt.at)
 

@@ -106,6 +106,12 @@ def counts_that_have_changed_are_told_as_late_as_others() -> Builder:
 
 
 @rejects(TURN)
+def counts_are_of_no_step() -> Builder:
+    h = hub().crosses(f"core.0->{HUB}/report:receive", scheduler_stats=[0, 3, 8, 8])
+    return tells(h.wait(0.097), of(3, 0))
+
+
+@rejects(TURN)
 def counts_are_told_all_the_time() -> Builder:
     return tells(counts(hub(), 0, 3, 0).wait(0.02), of(3, 0))
 

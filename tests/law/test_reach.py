@@ -225,12 +225,16 @@ def test_a_launcher_s_end_is_explained_by_what_befell_itself(victim: str, at: st
     assert [cause is not None for cause in _explained(h.ends("launcher.0", exitcode=1), Sort.DEATH)] == [is_explained]
 
 
+@pytest.mark.parametrize(("edge", "node"), [(OUTPUTS, "frontend.0"), (REQUESTS, "core.0")])
 @pytest.mark.parametrize(("fate", "until"), [
     (Fate.DUPLICATE, None), (Fate.REORDER, SHORT), (Fate.DELAY, SHORT)])
-def test_an_output_that_comes_twice_or_a_little_late_explains_no_failure(fate: Fate, until: Until | None) -> None:
-    h = history().called("a").fires(fate, f"{OUTPUTS}:receive", node="frontend.0", until=until).wait(0.1)
+def test_what_comes_twice_or_a_little_late_explains_no_failure(
+        fate: Fate, until: Until | None, edge: str, node: str) -> None:
+    h = history().called("a").crosses(f"{edge}:send", "a").crosses(f"{edge}:receive", "a")
+    h.fires(fate, f"{edge}:receive", node=node, until=until).wait(0.1)
     h = (h if until is None else h.releases()).wait(0.5).ended("a", "failed", error="RequestTimeoutError")
-    assert _explained(h, Sort.FAILED) == [None]
+    h.observes("frontend.0", "utility", method="ping", failure="timed out")
+    assert _explained(h, Sort.FAILED) == [None] == _explained(h, Sort.UTILITY)
 
 
 @pytest.mark.parametrize(("fate", "until"), [

@@ -142,3 +142,9 @@ def test_a_file_names_all_its_scenarios():
     assert files >= {"scenarios.test_ring", "scenarios.test_ring_crashes"}
     assert {found.function.__module__ for found in selected(catalogue(), ["test_canaries"])} == {
         "scenarios.test_canaries"}
+
+
+def test_a_family_has_no_two_of_one_name():
+    case = Case("test_one", "It is one.", Plan(), ())
+    with pytest.raises(ValueError, match="here: two scenarios are called test_one"):
+        family("here", (case, case._replace(sentence="It is another one.")))

@@ -269,6 +269,9 @@ def _judge_turns(finding: Finding, hub: str, ready: Record) -> None:
         elif "scheduler_stats" in record.data and not is_counted(history.play):
             finding.broke("{} was told of counts, which nobody wants to know", hub, at=record.at, node=hub)
             return
+        elif "scheduler_stats" in record.data and history.in_step(first) and "counted_at" not in record.data:
+            finding.broke("{} was told of counts, and not of which step they are", hub, at=record.at, node=hub)
+            return
         else:
             told_at, teller = record.at, record.site.partition("->")[0]
             due.extend(hear(rules, record, rank_of(teller) if kind_of(teller) == NodeKind.CORE else None))
