@@ -69,10 +69,14 @@ class ReferenceRecorder:
 
     def kept_going(self, candidates: Iterator[list[int]], max_tokens: int, min_tokens: int, ignore_eos: bool,
                    stop_at: int | None = None) -> dict[str, Any]:
-        """The first candidate whose answer would end before it may: by itself, or at the token in place `stop_at`."""
+        """The first candidate whose answer would end before it may: by itself, or at the token in place `stop_at`, which
+        it has not had before.
+        """
         for prompt in candidates:
             plain, _ = self.answer(prompt, max_tokens, ignore_eos)
             stops = [] if stop_at is None else [plain[stop_at]]
+            if stop_at is not None and stops[0] in plain[:stop_at]:
+                continue
             tokens, margin = self.answer(prompt, max_tokens, ignore_eos, stops, min_tokens)
             if margin >= LEAST_MARGIN and (stops or len(plain) < min_tokens):
                 asked = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "min_tokens": min_tokens}
@@ -201,14 +205,24 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
 
 
 def kept_going(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
-    """Answers that would end sooner than they may, by the end of sequence and by stop tokens, beside two that may."""
+    """Answers that would end sooner than they may, by the end of sequence and by stop tokens, beside two that may.
+
+    Of the last two one would end at the last token at which it may not, the other one ends at the first at which it may.
+    """
     return [
         recorder.kept_going(prompts.of(30, 70), 24, 18, ignore_eos=False),
         recorder.kept_going(prompts.of(12, 30), 20, 12, ignore_eos=True, stop_at=4),
         recorder.record(prompts.of(12, 30), 16),
         recorder.kept_going(prompts.of(12, 30), 20, 20, ignore_eos=True, stop_at=0),
         recorder.record(prompts.of(30, 70), 24, ignore_eos=False, fits=lambda tokens: 6 <= len(tokens) < 24),
+        recorder.kept_going(prompts.of(12, 30), 16, 7, ignore_eos=True, stop_at=6),
+        recorder.kept_going(prompts.of(12, 30), 16, 7, ignore_eos=True, stop_at=7),
     ]
+
+
+def long_prompt(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
+    """More tokens than attend together, beside a short prompt."""
+    return [recorder.record(prompts.of(560, 600), 8), recorder.record(prompts.of(10, 20), 8)]
 
 
 def unservable(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
@@ -253,6 +267,7 @@ WORKLOADS: dict[str, Callable[[ReferenceRecorder, Prompts], list[dict[str, Any]]
     "texts": texts,
     "unservable": unservable,
     "kept-going": kept_going,
+    "long-prompt": long_prompt,
 }
 
 
