@@ -69,8 +69,8 @@ class ReferenceRecorder:
 
     def kept_going(self, candidates: Iterator[list[int]], max_tokens: int, min_tokens: int, ignore_eos: bool,
                    stop_at: int | None = None) -> dict[str, Any]:
-        """The first candidate whose answer would end before it may: by itself, or at the token in place `stop_at`, which
-        it has not had before.
+        """The first candidate whose answer would end before it may: by itself, or at the token in place `stop_at`,
+        which it has not had before.
         """
         for prompt in candidates:
             plain, _ = self.answer(prompt, max_tokens, ignore_eos)
@@ -207,7 +207,7 @@ def texts(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]
 def kept_going(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
     """Answers that would end sooner than they may, by the end of sequence and by stop tokens, beside two that may.
 
-    Of the last two one would end at the last token at which it may not, the other one ends at the first at which it may.
+    Of the last two one would end at the last token at which it may not, the other one ends at the first where it may.
     """
     return [
         recorder.kept_going(prompts.of(30, 70), 24, 18, ignore_eos=False),
