@@ -27,7 +27,7 @@ from scenarios.guarantees.all import (
     tokens_match_reference,
 )
 from scenarios.lab.family import Case, family
-from scenarios.workloads import Workload, abort, add, recorded, utility
+from scenarios.workloads import ENDED, Workload, abort, add, recorded, utility
 
 
 def eight() -> Workload:
@@ -36,6 +36,13 @@ def eight() -> Workload:
         abort(1), add(7), utility("get_stats"), steps=2).then(utility("reset_prefix_cache"), add(1, name="again"))
 
 
+def given_up_while_they_rest() -> Workload:
+    """Four requests wait at two cores that rest, and are not told to go on before all of them are given up."""
+    return recorded("eight-mixed").then(add(7), behind=("r7", ENDED)).then(
+        utility("pause_scheduler"), add(*range(4)), behind=("r3", ENDED)).then(utility("get_stats"), add(5, 6))
+
+
+RESUME = {"type": "UTILITY", "method": "resume_scheduler"}
 CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserved, abort_is_final, dp_burst_spreads)
 LOST = (death_is_told, ends_once, health_is_true, nothing_left_behind)
 OTHERS = (dp_death_ends_group, dp_dead_never_chosen)
@@ -51,6 +58,10 @@ globals().update(family(__name__, (
     Case("test_four_cores_serve_one_client",
          "The same with four cores.",
          Plan(), CALM, play={"topology": data_parallel(4)}),
+    Case("test_requests_of_two_cores_are_given_up_at_once",
+         "Two cores rest and do not hear that they shall go on: what is given up is freed at each of them.",
+         plan(*(drop(f"frontend.0->core.{core}/requests", match=RESUME) for core in (0, 1))),
+         (lost_request_is_bounded, ends_once, blocks_conserved), play={"workload": given_up_while_they_rest()}),
     Case("test_one_of_two_cores_dies",
          "A core is killed amid its requests: they end by its name, and the other one serves on.",
          plan(kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=3)), (*LOST, *OTHERS, tokens_match_reference),

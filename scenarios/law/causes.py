@@ -132,12 +132,13 @@ def _raw_frames(history: History, incident: Incident) -> bool:
 
 
 def _aborted_too_late(history: History, incident: Incident) -> bool:
-    """The core hears of an abort, by the caller or after a failure, of what is over by then."""
+    """The core hears of an abort, by the caller or after a failure, of what it was asked for and is over by then."""
     assert incident.record is not None
     if incident.record.data.get("action") != "unknown-abort":
         return False
     internal = incident.record.data.get("request")
-    return any(o.internal == internal and (o.abort is not None or o.ended_at is not None) for o in history.operations)
+    return any(o.internal == internal and history.asked_of(o).core == incident.node and (
+        o.abort is not None or o.ended_at is not None) for o in history.operations)
 
 
 def _rude_subscriber(history: History, incident: Incident) -> bool:

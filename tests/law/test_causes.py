@@ -371,6 +371,16 @@ def test_bytes_that_are_no_request_explain_a_refusal_and_nothing_else_that_is_st
         assert h.judged(LAW).verdict is verdict
 
 
+@pytest.mark.parametrize(("core", "verdict"), [(0, Verdict.HELD), (1, Verdict.BROKEN)])
+def test_an_abort_comes_too_late_to_the_core_that_was_asked_and_to_no_other(core: int, verdict: Verdict) -> None:
+    h = history(tp=1, topology=data_parallel(2), data_parallel_size=2)
+    h.observes("frontend.0", "call", request="a", index=0, prompt=2, max_tokens=3)
+    h.observes("frontend.0", "accepted", request="a", internal="a-0", core=0)
+    h.observes("core.0", "request", request="a-0", action="add", reason="").ended("a")
+    h.observes(f"core.{core}", "request", request="a-0", action="unknown-abort", reason="")
+    assert h.judged(LAW).verdict is verdict
+
+
 def test_no_cause_explains_a_request_that_never_ends_or_a_process_that_finds_itself_wrong() -> None:
     assert not any(sort in cause.sorts for cause in CAUSES for sort in (Sort.UNHEARD, Sort.WRONG))
 
