@@ -16,12 +16,33 @@ def carried(history: History, receipt: Receipt) -> str | None:
 
     A fault at the receiving end strikes the message that is next on its edge, so the sender's records tell.
     """
+    found = _sent(history, receipt)
+    return None if found is None else _subject(history, *found)
+
+
+def is_a_call(history: History, receipt: Receipt) -> bool:
+    """Whether the struck message was a call, by what its client said last before it sent it on this edge."""
+    found = _sent(history, receipt)
+    if found is None:
+        return False
+    node, sent = found
+    said = ""
+    for record in history.records(node):
+        if record.number >= sent.number:
+            break
+        if record.site == "ask" or record.site in _SUBJECTS:
+            said = record.site
+        elif record.site == sent.site:
+            said = ""
+    return said == "ask"
+
+
+def _sent(history: History, receipt: Receipt) -> tuple[str, Record] | None:
+    """Who sent what was struck, and the record of that."""
     edge = history.site_in(receipt.told_by, receipt.site).rpartition(":")[0]
     flow = next((flow for flow in history.flows(Channel.REQUESTS) if flow.name == edge), None)
-    if flow is None:
-        return None
-    sent = next((send for send, receive in flow.pairs if receive.nth == receipt.nth), None)
-    return None if sent is None else _subject(history, flow.source, sent)
+    sent = None if flow is None else next((send for send, receive in flow.pairs if receive.nth == receipt.nth), None)
+    return None if flow is None or sent is None else (flow.source, sent)
 
 
 def _subject(history: History, node: str, sent: Record) -> str | None:

@@ -281,6 +281,18 @@ def test_a_lost_message_that_was_about_no_request_may_hold_up_all() -> None:
     assert None not in _explained(h, Sort.FAILED)
 
 
+@pytest.mark.parametrize(("method", "is_explained"), [("pause_scheduler", False), (None, True)])
+def test_a_lost_call_explains_nothing_strange_of_a_request(method: str | None, is_explained: bool) -> None:
+    """What the client says of no call may be the abort of one that it has given up."""
+    h = history().called("a")
+    if method is not None:
+        h.observes("frontend.0", "ask", method=method, ticket=1, args=[])
+    h.crosses(f"{REQUESTS}:send", "x").crosses(f"{REQUESTS}:receive", "x")
+    h.fires("drop", f"{REQUESTS}:receive", node="core.0", nth=1)
+    h.observes("core.0", "request", request="x-0", action="duplicate", reason="")
+    assert [cause is not None for cause in _explained(h, Sort.STRANGE)] == [is_explained]
+
+
 def _refused(h: Builder, lost: bool) -> list[str | None]:
     for name in ("a", "b"):
         h.called(name)
