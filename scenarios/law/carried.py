@@ -16,45 +16,33 @@ def carried(history: History, receipt: Receipt) -> str | None:
 
     A fault at the receiving end strikes the message that is next on its edge, so the sender's records tell.
     """
-    found = _sent(history, receipt)
-    return None if found is None else _subject(history, *found)
+    said = _said(history, receipt)
+    return None if said is None or said.site not in _SUBJECTS else said.data.get("request")
 
 
 def is_a_call(history: History, receipt: Receipt) -> bool:
-    """Whether the struck message was a call, by what its client said last before it sent it on this edge."""
-    found = _sent(history, receipt)
-    if found is None:
-        return False
-    node, sent = found
-    said = ""
-    for record in history.records(node):
-        if record.number >= sent.number:
-            break
-        if record.site == "ask" or record.site in _SUBJECTS:
-            said = record.site
-        elif record.site == sent.site:
-            said = ""
-    return said == "ask"
+    """Whether the struck message was a call."""
+    said = _said(history, receipt)
+    return said is not None and said.site not in _SUBJECTS
 
 
-def _sent(history: History, receipt: Receipt) -> tuple[str, Record] | None:
-    """Who sent what was struck, and the record of that."""
+def _said(history: History, receipt: Receipt) -> Record | None:
+    """What its client said of the struck message before it sent it. A call goes to several cores, once to each."""
     edge = history.site_in(receipt.told_by, receipt.site).rpartition(":")[0]
     flow = next((flow for flow in history.flows(Channel.REQUESTS) if flow.name == edge), None)
     sent = None if flow is None else next((send for send, receive in flow.pairs if receive.nth == receipt.nth), None)
-    return None if flow is None or sent is None else (flow.source, sent)
-
-
-def _subject(history: History, node: str, sent: Record) -> str | None:
-    subject = None
-    for record in history.records(node):
+    if flow is None or sent is None:
+        return None
+    said: Record | None = None
+    for record in history.records(flow.source):
         if record.number >= sent.number:
             break
-        if record.site in _SUBJECTS:
-            subject = record.data.get("request")
-        elif record.site.endswith(f"/{Channel.REQUESTS.value}:send"):
-            subject = None
-    return subject
+        if record.site == "ask" or record.site in _SUBJECTS:
+            said = record
+        elif said is not None and record.site.endswith(f"/{Channel.REQUESTS.value}:send") and (
+                said.site in _SUBJECTS or record.site == sent.site):
+            said = None
+    return said
 
 
 def is_amid_a_call(history: History, receipt: Receipt) -> bool:
