@@ -106,4 +106,4 @@ globals().update(family(__name__, (
     Case("test_outputs_without_a_frame",
          "A message of outputs comes without its one frame: who misses tokens is told so.",
          plan(omit(OUTPUTS, nth=12)), (*ENDS, lost_request_is_bounded)),
-), topology=tensor_parallel(2), workload=recorded("eight-mixed"), config=SOON))
+), topology=tensor_parallel(1), workload=recorded("eight-mixed"), config=SOON))

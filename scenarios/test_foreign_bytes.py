@@ -82,4 +82,4 @@ globals().update(family(__name__, (
     Case("test_ready_of_a_coordinator_is_damaged_when_it_comes_again", "Who is ready drops what it cannot read.",
          plan(duplicate("core.1->coordinator.0/wave", nth=1), truncate("coordinator.0->core.0/wave", nth=2)),
          (bad_frame_isolated, tokens_match_reference), play=LOCKSTEP),
-), topology=tensor_parallel(2), workload=recorded("eight-mixed"), config=lab_config()))
+), topology=tensor_parallel(1), workload=recorded("eight-mixed"), config=lab_config()))

@@ -38,7 +38,7 @@ def patient(**kv_events):
 def test_subscriber_is_too_slow_for_its_high_water_mark(world):
     """A subscriber pauses until 150 batches were sent; PUB has dropped some, and replay brings them."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**NARROW),
+        topology=tensor_parallel(1, subscribers=1), workload=churn(), config=patient(**NARROW),
         plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 150))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq, blocks_conserved)
 
@@ -46,7 +46,7 @@ def test_subscriber_is_too_slow_for_its_high_water_mark(world):
 def test_subscriber_joins_late(world):
     """A subscriber comes when everything has been said: it asks for it from the beginning."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
+        topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"),
         config=lab_config(kv_events={"enable_kv_cache_events": True}), options=Options(late_subscriber=True))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
 
@@ -54,7 +54,7 @@ def test_subscriber_joins_late(world):
 def test_connection_of_a_subscriber_is_cut(world):
     """The connection is cut in the middle of the stream and comes back: what was lost is replayed."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(),
+        topology=tensor_parallel(1, subscribers=1), workload=churn(),
         config=patient(enable_kv_cache_events=True),
         plan=plan(cut(KV, nth=8, until=until(f"{KV}:send", 20))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls)
@@ -63,7 +63,7 @@ def test_connection_of_a_subscriber_is_cut(world):
 def test_program_polls_what_it_follows(world):
     """A program polls for what it follows; one batch is lost on its way, and asked for."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"),
+        topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"),
         config=lab_config(kv_events={"enable_kv_cache_events": True}), options=Options(polling=True),
         plan=plan(drop(KV, nth=5)))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)
@@ -72,7 +72,7 @@ def test_program_polls_what_it_follows(world):
 def test_gap_is_older_than_the_window(world):
     """The publisher keeps four batches, the gap is wider: what is gone for good is said to be gone."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(),
+        topology=tensor_parallel(1, subscribers=1), workload=churn(),
         config=patient(**NARROW, buffer_steps=4),
         plan=plan(hang("subscriber.0", at=f"{KV}:receive", nth=3, until=until(f"{KV}:send", 150))))
     run.holds(kv_gap_seen, kv_gap_too_old, kv_never_stalls)

@@ -36,7 +36,7 @@ def in_mid_frame(fault: Fault) -> Fault:
 def test_subscriber_dies_and_is_started_again(world):
     """A subscriber is killed in the middle of the stream; its second life has no memory, and asks for all of it."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**EVENTS),
+        topology=tensor_parallel(1, subscribers=1), workload=churn(), config=patient(**EVENTS),
         plan=plan(kill("subscriber.0", at=f"{KV}:receive", nth=10)))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq, blocks_conserved)
 
@@ -44,7 +44,7 @@ def test_subscriber_dies_and_is_started_again(world):
 def test_connection_is_cut_inside_of_a_message(world):
     """The wire is cut behind the first 40 bytes of a batch, and shut for a while: half a batch is none, all come."""
     run = world.play(
-        topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**EVENTS),
+        topology=tensor_parallel(1, subscribers=1), workload=churn(), config=patient(**EVENTS),
         plan=plan(in_mid_frame(cut(KV, nth=8, until=until(f"{KV}:send", 20)))))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)
 
@@ -55,7 +55,7 @@ def test_replay_requests_are_malformed(world):
     Whose question was none asks again, and is answered, too.
     """
     run = world.play(
-        topology=tensor_parallel(2, subscribers=2), workload=recorded("eight-mixed"),
+        topology=tensor_parallel(1, subscribers=2), workload=recorded("eight-mixed"),
         config=lab_config(kv_events=EVENTS),
         plan=plan(drop(KV, nth=5), drop("core.0->subscriber.1/kv", nth=5),
                   truncate(OTHERS_QUESTIONS, nth=2), corrupt(OTHERS_QUESTIONS, nth=3, byte=0),
@@ -69,7 +69,7 @@ def test_replay_requests_by_a_stranger_are_none(world):
     Each is told and not answered; the stranger's own questions and another subscriber's are answered all the same.
     """
     run = world.play(
-        topology=tensor_parallel(2, subscribers=2), workload=recorded("eight-mixed"),
+        topology=tensor_parallel(1, subscribers=2), workload=recorded("eight-mixed"),
         # vLLM answers one question in a tenth of a second, also those that make no sense.
         config=lab_config(kv_events=EVENTS, bounds={"replay_s": 1.0}), options=Options(rude_subscriber=True),
         plan=plan(drop(KV, nth=5), drop("core.0->subscriber.1/kv", nth=5)))

@@ -143,7 +143,7 @@ globals().update(family(__name__, (
          "question counts as open.",
          plan(drop(KV, nth=5), corrupt(QUESTIONS, nth=2, byte=27)),
          (kv_gap_seen, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)),
-), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
+), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
 
 globals().update(family(__name__, (
     Case("test_live_batches_go_on_during_a_replay",
@@ -167,5 +167,5 @@ globals().update(family(__name__, (
          "One subscriber stands still and loses batches; the other and the engine do not notice.",
          plan(stall("subscriber.1", at="core.0->subscriber.1/kv:receive", nth=3, until=until(f"{KV}:send", 150))),
          (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls),
-         play={"topology": tensor_parallel(2, subscribers=2), "config": patient(**NARROW)}),
-), topology=tensor_parallel(2, subscribers=1), workload=churn(), config=patient(**EVENTS)))
+         play={"topology": tensor_parallel(1, subscribers=2), "config": patient(**NARROW)}),
+), topology=tensor_parallel(1, subscribers=1), workload=churn(), config=patient(**EVENTS)))

@@ -29,8 +29,8 @@ TRANSPORTS = {"ipc": EVENTS, "tcp": {**EVENTS, "socket_buffer_bytes": 1 << 16}}
 
 def ranks(first: int = 0) -> Topology:
     """The rank that the plan befalls, and the other one beside it, each with a subscriber of its own."""
-    return side_by_side(Engine(tp=2, data_parallel_rank=first, subscribers=(0,)),
-                        Engine(tp=2, data_parallel_rank=1 - first, subscribers=(1,)))
+    return side_by_side(Engine(tp=1, data_parallel_rank=first, subscribers=(0,)),
+                        Engine(tp=1, data_parallel_rank=1 - first, subscribers=(1,)))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

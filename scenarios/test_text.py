@@ -34,14 +34,14 @@ globals().update(family(__name__, (
          plan(delay(OUTPUTS, nth=5, until=until(seconds=0.05)), duplicate(OUTPUTS, nth=6), duplicate(OUTPUTS, nth=8),
               reorder(OUTPUTS, nth=10), reorder(OUTPUTS, nth=15),
               delay(OUTPUTS, nth=18, until=until(seconds=0.05))), TOLD),
-), topology=tensor_parallel(2), workload=TEXTS.then(add(*range(15))),
+), topology=tensor_parallel(1), workload=TEXTS.then(add(*range(15))),
     config=lab_config(skip_tokenizer_init=False)))
 
 
 def test_requests_that_no_engine_can_serve(world):
     """Prompts and parameters that no model could serve are refused by name and never sent; the largest are served."""
     run = world.play(
-        topology=tensor_parallel(2), config=lab_config(scheduler={"max_model_len": 34}),
+        topology=tensor_parallel(1), config=lab_config(scheduler={"max_model_len": 34}),
         workload=recorded("unservable").then(add(*range(20)), add(0)))
     run.holds(bad_request_isolated, tokens_match_reference, ends_once)
 

@@ -35,7 +35,7 @@ SOON_GIVEN_UP = {"config": lab_config(bounds={"request_s": 1.2})}
 def test_burst_each_way_with_pausing_readers(world):
     """20,500 frames each way; both readers pause until 15,000 stand in front of them."""
     run = world.play(
-        topology=tensor_parallel(2),
+        topology=tensor_parallel(1),
         workload=recorded("single").then(add(0), utility("ping", 7, times=20_500)),
         config=lab_config(bounds={"request_s": 60.0, "stall_s": 20.0}),
         plan=plan(
@@ -58,7 +58,8 @@ globals().update(family(__name__, (
          plan(drop(OUTPUTS, nth=9), *(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth,
                                            until=until(seconds=0.2)) for nth in range(40, 54, 2))),
          (lost_request_is_bounded, tokens_in_order, ends_once, blocks_conserved),
-         play={"workload": recorded("long").then(add(0), behind=("r0", 9)).then(add(1))}),
+         play={"workload": recorded("long").then(add(0), behind=("r0", 9)).then(add(1)),
+               "topology": tensor_parallel(2)}),
     Case("test_output_is_lost_and_the_core_stands_still",
          "A message of outputs is lost, and the core stops for a while: what was given up meanwhile it frees at once.",
          plan(drop(OUTPUTS, nth=5), stall("core.0", at=marked("core.0", Mark.SCHEDULED), nth=11,
@@ -75,13 +76,13 @@ globals().update(family(__name__, (
          "Two messages of outputs arrive in the wrong order: the streams are right all the same.",
          plan(reorder(OUTPUTS, nth=12)),
          (tokens_in_order, tokens_match_reference)),
-), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
+), topology=tensor_parallel(1), workload=recorded("eight-mixed")))
 
 
 def test_abort_comes_behind_a_new_request_of_the_same_id(world):
     """An ABORT is late; meanwhile its caller uses the id again. The new request is not hurt."""
     run = world.play(
-        topology=tensor_parallel(2),
+        topology=tensor_parallel(1),
         workload=recorded("eight-even").then(add(0, 1), steps=3).then(abort(0), add(0), steps=2).then(),
         plan=plan(delay(REQUESTS, match={"type": "ABORT"}, until=until(REQUESTS, 8))))
     run.holds(abort_is_final, ends_once, tokens_match_reference)
@@ -96,7 +97,7 @@ def test_frames_that_are_no_requests(world):
     """Too short, unknown, empty, a pickle, a map instead of a request: all dropped, everybody else is served."""
     hostile = pickle.dumps(_EndsWhoeverUnpickles())
     run = world.play(
-        topology=tensor_parallel(2),
+        topology=tensor_parallel(1),
         workload=recorded("eight-even")
         .then(add(0, 1, 2, 3), raw(b"\x00"), raw(b"\x63", b"x"), raw(b"\x00", b""), raw(b"\x00", hostile),
               raw(b"\x03", hostile), raw(b"\x01", b"\xc1"), raw(b"\x00", b"\x81\xa1a\x01"),
@@ -108,7 +109,7 @@ def test_frames_that_are_no_requests(world):
 def test_requests_of_nobody(world):
     """One without a token, one too long, one of a client that there is none of: they end alone, and all is told."""
     run = world.play(
-        topology=tensor_parallel(2), config=lab_config(scheduler={"max_model_len": 60}),
+        topology=tensor_parallel(1), config=lab_config(scheduler={"max_model_len": 60}),
         workload=recorded("pair").then(
             add(0), of_nobody("empty"), of_nobody("long", *[5] * 60), of_nobody("of-7", 5, client_index=7),
             steps=4).then(add(1)))
@@ -118,7 +119,7 @@ def test_requests_of_nobody(world):
 def test_requests_are_damaged_on_the_way(world):
     """One ADD loses its end, others have a byte flipped: they fail alone, at once where it still says whose it is."""
     run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(bounds={"request_s": 1.2}),
+        topology=tensor_parallel(1), workload=recorded("eight-even"), config=lab_config(bounds={"request_s": 1.2}),
         plan=plan(corrupt(REQUESTS, nth=2, byte=16, match={"type": "ADD"}),  # a token of its prompt
                   truncate(REQUESTS, nth=3, match={"type": "ADD"}),
                   corrupt(REQUESTS, nth=4, byte=18, match={"type": "ADD"}),  # another one: no model has so many
@@ -130,7 +131,7 @@ def test_requests_are_damaged_on_the_way(world):
 def test_request_for_a_core_that_has_disconnected(world):
     """The connection for requests is cut and stays cut: a later request and a later call fail at once, by name."""
     run = world.play(
-        topology=tensor_parallel(2), config=lab_config(bounds={"request_s": 1.2}),
+        topology=tensor_parallel(1), config=lab_config(bounds={"request_s": 1.2}),
         workload=recorded("eight-even").then(add(0, 1), steps=3).then(steps=1).then(
             add(2), utility("reset_prefix_cache")),
         plan=plan(cut(REQUESTS, nth=5, until=until(f"{OUTPUTS}:send", 1_000_000))))
@@ -140,7 +141,7 @@ def test_request_for_a_core_that_has_disconnected(world):
 def test_request_that_cannot_be_served(world):
     """A prompt that one block can never hold fails alone and says why, or is given up; one that fills it is served."""
     run = world.play(
-        topology=tensor_parallel(2), config=lab_config(cache={"block_size": 77, "num_gpu_blocks": 1}),
+        topology=tensor_parallel(1), config=lab_config(cache={"block_size": 77, "num_gpu_blocks": 1}),
         workload=asked(recorded("eight-mixed"), 3, max_tokens=1).then(
             add(1, 0), add(0, name="given up"), abort("given up"), steps=3).then(add(3), add(0, name="behind")))
     run.holds(bad_request_isolated, tokens_match_reference)
@@ -149,13 +150,13 @@ def test_request_that_cannot_be_served(world):
 def test_more_requests_than_admitted(world):
     """Eight requests for a client that may have five in flight: three are refused by name."""
     run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-even"), config=lab_config(limits={"max_requests": 5}))
+        topology=tensor_parallel(1), workload=recorded("eight-even"), config=lab_config(limits={"max_requests": 5}))
     run.holds(memory_bounded, tokens_match_reference)
 
 
 def test_more_bytes_than_admitted(world):
     """Eight requests, long ones among them, for a client that may have 1,300 bytes in flight: some are refused."""
     run = world.play(
-        topology=tensor_parallel(2), workload=recorded("eight-mixed"),
+        topology=tensor_parallel(1), workload=recorded("eight-mixed"),
         config=lab_config(limits={"max_request_bytes": 1300}))
     run.holds(memory_bounded, ends_once, tokens_match_reference)
