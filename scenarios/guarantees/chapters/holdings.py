@@ -19,6 +19,8 @@ CHAPTER = "Death and cleanliness"
 MOST_GAINED_BYTES = 64 << 20
 #: Of one core, at rest: waiting with a bound costs a few percent, looking without a pause all of it.
 MOST_AT_REST = 0.1
+#: Processor time is told in hundredths of a second, the program's own and the kernel's for it: each may seem one more.
+_ROUNDED_S = 0.02
 #: The same in the twin, where only a thread's turns can be counted: a second.
 MOST_TURNS = 2000.0
 #: A connection of a subscriber may come about after the first look: two sockets, a descriptor each.
@@ -64,7 +66,7 @@ def check_rests_when_idle(history: History) -> Finding:
     for before, after in _twice(history, Moment.DONE, Moment.RESTED):
         node, lasted_s = of_life(after.node, after.life), after.at - before.at
         if after.holds.processor_s is not None and before.holds.processor_s is not None:
-            share = (after.holds.processor_s - before.holds.processor_s) / lasted_s
+            share = max(0.0, after.holds.processor_s - before.holds.processor_s - _ROUNDED_S) / lasted_s
             restless, what = share > MOST_AT_REST, f"{share:.0%} of a core"
         elif after.holds.turns is not None and before.holds.turns is not None:
             turns = (after.holds.turns - before.holds.turns) / lasted_s
