@@ -33,7 +33,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.test_scheduling import LONGEST, PRESSURE, drawn, ends, pressure
+from scenarios.test_scheduling import LONGEST, drawn, ends, pressure, under_pressure
 from scenarios.workloads import Workload, abort, add, recorded, utility
 
 
@@ -48,14 +48,12 @@ def paused() -> Workload:
             .then(utility("get_stats")))
 
 
-TWO_STEPS = lab_config(max_concurrent_batches=2, cache=PRESSURE["cache"], scheduler=PRESSURE["scheduler"])
-FOUR_STEPS = lab_config(max_concurrent_batches=4, cache=PRESSURE["cache"],
-                        scheduler={**PRESSURE["scheduler"], "long_prefill_token_threshold": 8})
+TWO_STEPS = under_pressure(max_concurrent_batches=2)
+FOUR_STEPS = under_pressure(max_concurrent_batches=4, scheduler={"long_prefill_token_threshold": 8})
 IN_ORDER = (steps_in_order, two_phase_paired, served_in_turn, blocks_conserved, tokens_match_reference, abort_is_final)
-PROMISED = lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], "async_scheduling": True})
+PROMISED = under_pressure(scheduler={"async_scheduling": True})
 #: A core that waits too long is told of by its client a second after it should have told of its worker, and no sooner.
-LONG_STALL = lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], "async_scheduling": True},
-                        bounds={"stall_s": 2.6})
+LONG_STALL = under_pressure(scheduler={"async_scheduling": True}, bounds={"stall_s": 2.6})
 SAME = (async_same_tokens, placeholders_conserved)
 #: Of ten calls of a worker the first two belong to the start; then each step is an odd one and an even one.
 EXECUTES, SAMPLES = 11, 12
@@ -140,8 +138,7 @@ globals().update(family(__name__, (
     Case("test_three_steps_of_promised_tokens",
          "Three steps in flight: two tokens of a request may be promised.",
          Plan(), (*IN_ORDER, *SAME),
-         play={"config": lab_config(max_concurrent_batches=3, cache=PRESSURE["cache"],
-                                    scheduler={**PRESSURE["scheduler"], "async_scheduling": True})}),
+         play={"config": under_pressure(max_concurrent_batches=3, scheduler={"async_scheduling": True})}),
     Case("test_promised_tokens_end_streams",
          "A token that ends its stream is known when the next step is in flight already: nobody is told of that one.",
          Plan(), (*SAME, served_in_turn, bad_request_isolated),
@@ -180,8 +177,7 @@ globals().update(family(__name__, (
          plan(raises("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=14),
               hang("worker.0", at=marked("worker.0", Mark.EXECUTING), nth=14, until=until(seconds=0.3))),
          (rpc_any_rank_fails_fast, first_error_told, two_phase_paired, ends_once, nothing_left_behind),
-         play={"config": lab_config(ring={"max_chunks": 1}, cache=PRESSURE["cache"],
-                                    scheduler={**PRESSURE["scheduler"], "async_scheduling": True})}),
+         play={"config": under_pressure(ring={"max_chunks": 1}, scheduler={"async_scheduling": True})}),
     Case("test_copy_thread_fails",
          "The thread that answers for a worker raises: the worker lives no longer than it.",
          plan(raises("worker.0", at=marked("worker.0", Mark.COPYING), nth=9)),
@@ -214,8 +210,8 @@ globals().update(family(__name__, (
          "that gives them waits, the worker goes on.",
          plan(stall("core.0", at=marked("core.0", Mark.SUBMITTED), nth=9, until=until(seconds=0.3))),
          (rpc_matched, steps_in_order, async_same_tokens),
-         play={"config": lab_config(max_concurrent_batches=4, cache=PRESSURE["cache"], ring={"response_chunks": 2},
-                                    scheduler={**PRESSURE["scheduler"], "async_scheduling": True})}),
+         play={"config": under_pressure(max_concurrent_batches=4, ring={"response_chunks": 2},
+                                        scheduler={"async_scheduling": True})}),
     Case("test_worker_dies_as_it_copies",
          "A worker is killed in its copy thread, while it computes the next step.",
          plan(kill("worker.0", at=marked("worker.0", Mark.COPYING), nth=13)),

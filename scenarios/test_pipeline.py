@@ -32,27 +32,18 @@ from scenarios.guarantees.all import (
     workers_in_step,
 )
 from scenarios.lab.family import Case, family
-from scenarios.lab.settings import lab_config
-from scenarios.test_scheduling import PRESSURE, pressure
+from scenarios.test_scheduling import pressure, under_pressure
 
 DEEP = str(Path(__file__).parent / "recorded" / "deep" / "model")
 #: Who waits for another rank gives up before the core does: so it can be told who that is.
 NAMED = {"collective_s": 0.6}
-#: Nobody is to give up here: four ranks that share two cores with other plays may take a tenth of a second for a step.
-PATIENT = {"request_s": 12.0}
-
-
-def stages(**changes):
-    scheduler = {**PRESSURE["scheduler"], **changes.pop("scheduler", {})}
-    return lab_config(cache=PRESSURE["cache"], scheduler=scheduler, **changes)
-
-
-STAGES, PROMISED = stages(bounds=NAMED), stages(bounds=NAMED, scheduler={"async_scheduling": True})
+STAGES, PROMISED = under_pressure(bounds=NAMED), under_pressure(bounds=NAMED, scheduler={"async_scheduling": True})
 IN_ORDER = (steps_in_order, two_phase_paired, served_in_turn, blocks_conserved, tokens_match_reference, abort_is_final)
 WHOLE = (pp_tokens_match, pp_no_stale_slot)
 TOLD = (pp_stage_death_told, ends_once, nothing_left_behind)
 TWO_OF_TWO, FOUR = tensor_parallel(2, pp=2), tensor_parallel(1, pp=4)
-FOUR_STAGES = {"topology": FOUR, "config": stages(model=DEEP, bounds=NAMED), "workload": pressure("deep/eight-mixed")}
+FOUR_STAGES = {"topology": FOUR, "config": under_pressure(model=DEEP, bounds=NAMED),
+               "workload": pressure("deep/eight-mixed")}
 
 globals().update(family(__name__, (
     Case("test_two_stages",
@@ -61,18 +52,18 @@ globals().update(family(__name__, (
     Case("test_two_stages_one_after_the_other",
          "Two stages and one step in flight: as one engine in two parts.",
          Plan(), (tokens_match_reference, two_phase_paired, served_in_turn),
-         play={"config": stages(max_concurrent_batches=1)}),
+         play={"config": under_pressure(max_concurrent_batches=1)}),
     Case("test_two_stages_of_two_ranks",
          "Two ranks in each stage, each of which hands over its share.",
          Plan(), (*IN_ORDER, pp_tokens_match, groups_agree), play={
-             "topology": TWO_OF_TWO, "config": stages(bounds=PATIENT)}),
+             "topology": TWO_OF_TWO, "config": under_pressure()}),
     Case("test_two_stages_over_gloo",
          "Two stages of two ranks without shared memory.",
          Plan(), (pp_tokens_match, groups_agree), play={
-             "topology": TWO_OF_TWO, "config": stages(device_communicator="gloo", bounds=PATIENT)}),
+             "topology": TWO_OF_TWO, "config": under_pressure(device_communicator="gloo")}),
     Case("test_four_stages_of_unequal_layers",
          "Five layers in four stages, four steps in flight.",
-         Plan(), (*IN_ORDER, *WHOLE), play={"topology": FOUR, "config": stages(model=DEEP, bounds=PATIENT),
+         Plan(), (*IN_ORDER, *WHOLE), play={"topology": FOUR, "config": under_pressure(model=DEEP),
                                             "workload": pressure("deep/eight-mixed")}),
     Case("test_two_stages_of_promised_tokens",
          "With async scheduling the last stage tells the first one what it has sampled.",
@@ -80,12 +71,11 @@ globals().update(family(__name__, (
     Case("test_two_stages_of_two_ranks_with_promised_tokens",
          "The same, with two ranks in each stage.",
          Plan(), (*IN_ORDER, *WHOLE, async_same_tokens), play={
-             "config": stages(bounds=PATIENT, scheduler={"async_scheduling": True}), "topology": TWO_OF_TWO}),
+             "config": under_pressure(scheduler={"async_scheduling": True}), "topology": TWO_OF_TWO}),
     Case("test_four_stages_of_promised_tokens",
          "Four stages, five steps in flight: those between the first and the last never see a token.",
          Plan(), (*IN_ORDER, *WHOLE, async_same_tokens), play={
-             "topology": FOUR, "config": stages(
-                 model=DEEP, bounds=PATIENT, scheduler={"async_scheduling": True}),
+             "topology": FOUR, "config": under_pressure(model=DEEP, scheduler={"async_scheduling": True}),
              "workload": pressure("deep/eight-mixed")}),
     Case("test_two_stages_drain",
          "SIGTERM with a step in each stage: what was accepted is answered.",

@@ -21,7 +21,7 @@ from scenarios.guarantees.all import (
 from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.test_scheduling import PRESSURE, pressure
+from scenarios.test_scheduling import pressure, under_pressure
 from scenarios.workloads import add, recorded, utility
 
 #: More calls than a ring holds, while requests run.
@@ -51,8 +51,8 @@ globals().update(family(__name__, (
     Case("test_step_cannot_be_read_with_another_one_behind_it",
          "The same, when the next step is in the ring already: no rank begins with that one.",
          plan(Fault(id="", site="core.0/rpc:store.data", fate=Fate.CORRUPT, nth=16, byte=FRAMING_BYTES)),
-         (ends_once, nothing_left_behind), play={"workload": pressure(), "config": lab_config(
-             max_concurrent_batches=2, cache=PRESSURE["cache"], scheduler=PRESSURE["scheduler"])}),
+         (ends_once, nothing_left_behind),
+         play={"workload": pressure(), "config": under_pressure(max_concurrent_batches=2)}),
 ), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from engine.config import EngineConfig
 from engine.topology import Mark, tensor_parallel
 from faults.plan import Plan, drop, duplicate, hang, marked, plan, reorder, terminate, until
 from scenarios.guarantees.all import (
@@ -27,7 +30,14 @@ REQUESTS = "frontend.0->core.0/requests"
 #: Three at once, of whom not all have room to grow.
 PRESSURE = {"cache": {"num_gpu_blocks": 20}, "scheduler": {"max_num_batched_tokens": 24, "max_num_seqs": 3}}
 
-BY_PRIORITY = lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], "policy": "priority"})
+
+def under_pressure(**changes: Any) -> EngineConfig:
+    """As `lab_config`. Nobody gives up who waits for others: a step beside other plays may take a tenth of a second."""
+    return lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], **changes.pop("scheduler", {})},
+                      bounds={"request_s": 12.0, **changes.pop("bounds", {})}, **changes)
+
+
+BY_PRIORITY = under_pressure(scheduler={"policy": "priority"})
 
 
 def pressure(name: str = "eight-mixed") -> Workload:
@@ -104,7 +114,7 @@ globals().update(family(__name__, (
          "Requests that share beginnings, more than may run, in a cache that is too small for those who do.",
          Plan(), (served_in_turn, blocks_conserved, calls_answered, tokens_match_reference, abort_is_final),
          play={"topology": tensor_parallel(2, subscribers=1),
-               "config": lab_config(**PRESSURE, kv_events={"enable_kv_cache_events": True})}),
+               "config": under_pressure(kv_events={"enable_kv_cache_events": True})}),
     Case("test_request_gives_way_and_may_not_end_sooner",
          "Who has given way has had some of its tokens: those that it must have are not counted anew.",
          Plan(), (served_in_turn, tokens_match_reference),
@@ -191,11 +201,11 @@ globals().update(family(__name__, (
          "SIGTERM to a core that may not take its time: who runs and who waits is told so, and then of the end.",
          plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=6)),
          (drain, dead_notice, ends_once, blocks_conserved, nothing_left_behind),
-         play={"config": lab_config(**PRESSURE, bounds={"drain_s": 0.0}), "options": Options(await_death_s=5.0)}),
+         play={"config": under_pressure(bounds={"drain_s": 0.0}), "options": Options(await_death_s=5.0)}),
     Case("test_abort_is_lost_and_the_core_is_full",
          "An ABORT never arrives: the core still counts who was aborted, and refuses the next one by name.",
          plan(drop(REQUESTS, match={"type": "ABORT"})),
          (memory_bounded, ends_once, tokens_match_reference),
          play={"workload": recorded("pair").then(add(0, 1), steps=3).then(abort(0), steps=1).then(add(0, name="again")),
                "config": lab_config(limits={"max_requests": 2})}),
-), topology=tensor_parallel(2), workload=pressure(), config=lab_config(**PRESSURE)))
+), topology=tensor_parallel(2), workload=pressure(), config=under_pressure()))

@@ -107,7 +107,7 @@ globals().update(family(__name__, (
     Case("test_connection_of_counts_is_cut",
          "A notice of counts is lost with its connection: the client subscribes again and is told them again.",
          plan(*SLOW_CALLS, cut(STATS, until=A_WHILE)), (dp_view_converges, tokens_match_reference),
-         play={"workload": counted()}),
+         play={"workload": counted(), "config": CONFIG}),
     Case("test_connection_of_a_subscription_is_cut",
          "A core's subscription is lost with its connection: nobody is ready before it has come.",
          plan(cut("core.1->coordinator.0/wave")), (dp_start_needs_all, tokens_match_reference)),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from engine.topology import NodeKind
 from scenarios.history.history import FOREVER, History, Operation, kind_of
-from scenarios.history.names import of_life
+from scenarios.history.names import base, of_life
 from scenarios.history.verdicts import Verdict
 from scenarios.law.incidents import LAB, Incident, Sort
 
@@ -298,6 +298,19 @@ def _canary(history: History, incident: Incident) -> bool:
     return any(verdict is Verdict.BROKEN for verdict in history.play.expected.values())
 
 
+def _reader_has_left(history: History, incident: Incident) -> bool:
+    """A subscriber that is done has left, and what answers its last question finds nobody there."""
+    record = incident.record
+    if record is None or record.site not in _TO_NOBODY:
+        return False
+    mine, site = history.engine_of(incident.node).engine, record.data.get("site")
+    return any(byes[0].at <= incident.at and history.engine_of(reader).engine == mine
+               for reader, byes in history.by_node("bye").items()
+               if kind_of(reader) == NodeKind.SUBSCRIBER and (site is None or f"->{base(reader)}/" in site))
+
+
+#: What a core says of an answer that found nobody.
+_TO_NOBODY = frozenset({"not-sent", "replay-ended"})
 #: What the end of one brings about for those that step with it.
 _TOGETHER = frozenset({Sort.DEATH, Sort.DEAD, Sort.TOLD, Sort.START, Sort.UTILITY, Sort.UNSENT, Sort.RPC, Sort.WAIT,
                        Sort.ORPHAN, Sort.THREAD})
@@ -323,6 +336,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("a publisher says what none says", frozenset({Sort.BAD_FRAME, Sort.MISTOLD, Sort.KV_READER}),
           _noisy_publisher),
     Cause("whom it follows is gone", frozenset({Sort.OVERSTAY}), _whom_it_follows_is_gone),
+    Cause("who follows it was done and has left", frozenset({Sort.UNSENT, Sort.KV_SENDER}), _reader_has_left),
     Cause("it stands still, and nobody is left to end it", frozenset({Sort.OVERSTAY}), _nobody_ends_it),
     Cause("its engine was shut down", _AFTERWARDS, _after_closing),
     Cause("one of those that it steps with has left before it", frozenset({Sort.RPC}), _left_by_another),

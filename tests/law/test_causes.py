@@ -98,6 +98,16 @@ def _stays(publisher: str) -> Builder:
     return h.ends("subscriber.0", alive=True)
 
 
+def _asks_and_leaves(*, first: bool) -> Builder:
+    """A subscriber asks once more, and is done; it leaves before it is answered, or behind that."""
+    h = history(subscribers=1).started().request("a")
+    h.observes("subscriber.0", "born", pid=9).crosses("subscriber.0/mark:born")
+    h = h.observes("subscriber.0", "bye", reason="done") if first else h
+    h.observes("core.0", "not-sent", site="core.0->subscriber.0/replay:send", nth=1)
+    h.observes("core.0", "replay-ended", edge="replay", error="replay: its peer is not connected")
+    return h if first else h.observes("subscriber.0", "bye", reason="done")
+
+
 def _stays_behind(lasts_s: float) -> Builder:
     """The thread that answers it hangs, and its engine is shut down 0.5 s later."""
     h = history(subscribers=1).started().request("a").observes("subscriber.0", "born", pid=9)
@@ -289,6 +299,8 @@ CASES: dict[str, tuple[Callable[[], Builder], Callable[[], Builder]]] = {
         lambda: _bad_frame("subscriber.0", options=Options(rude_subscriber=True))),
     "a publisher says what none says": (lambda: _noise("kv"), lambda: _noise("replay")),
     "whom it follows is gone": (lambda: _stays("dies"), lambda: _stays("lives")),
+    "who follows it was done and has left": (
+        lambda: _asks_and_leaves(first=True), lambda: _asks_and_leaves(first=False)),
     "it stands still, and nobody is left to end it": (
         lambda: _stays_stopped("core.0"), lambda: _stays_stopped("core.0", owner="closes")),
     "its engine was shut down": (lambda: _wait(True), lambda: _wait(False)),

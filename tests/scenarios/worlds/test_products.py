@@ -19,8 +19,8 @@ from scenarios.guarantees.judge import judge
 from scenarios.history.play import Play
 from scenarios.history.verdicts import Verdict
 from scenarios.lab.settings import with_grid
-from scenarios.test_pipeline import DEEP, NAMED, stages
-from scenarios.test_scheduling import pressure
+from scenarios.test_pipeline import DEEP, NAMED
+from scenarios.test_scheduling import pressure, under_pressure
 from scenarios.worlds.sim import play_once
 
 GRIDS = [Grid(tp, pp) for tp, pp in product((1, 2, 4), repeat=2) if tp * pp <= 4]
@@ -68,7 +68,7 @@ CHOSEN = EVERY_ONE if os.environ.get("PRODUCTS") == "all" else Random(5).sample(
 @pytest.mark.parametrize("settings", CHOSEN, ids=str)
 def test_no_promise_is_broken(settings: Settings) -> None:
     topology = tensor_parallel(settings.grid.tp, pp=settings.grid.pp)
-    config = stages(model=DEEP, bounds=NAMED, max_concurrent_batches=settings.depth,
+    config = under_pressure(model=DEEP, bounds=NAMED, max_concurrent_batches=settings.depth,
                     device_communicator=settings.communicator, scheduler={"async_scheduling": settings.promises})
     play = Play(scenario="product", title="", world="sim", topology=topology, plan=settings.plan, promises=(),
                 config=with_grid(config, topology.engines[0]), virtual_time=True,
