@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from engine.config import EngineConfig
 from engine.topology import Mark, tensor_parallel
 from faults.plan import Plan, drop, duplicate, hang, marked, plan, reorder, terminate, until
 from scenarios.guarantees.all import (
@@ -31,7 +28,7 @@ REQUESTS = "frontend.0->core.0/requests"
 PRESSURE = {"cache": {"num_gpu_blocks": 20}, "scheduler": {"max_num_batched_tokens": 24, "max_num_seqs": 3}}
 
 
-def under_pressure(**changes: Any) -> EngineConfig:
+def under_pressure(**changes):
     """As `lab_config`. Nobody gives up who waits for others: a step beside other plays may take a tenth of a second."""
     return lab_config(cache=PRESSURE["cache"], scheduler={**PRESSURE["scheduler"], **changes.pop("scheduler", {})},
                       bounds={"request_s": 12.0, **changes.pop("bounds", {})}, **changes)

@@ -42,6 +42,8 @@ SLOW = [hang("core.0", at=marked("core.0", Mark.STEP), nth=nth, until=until(seco
 TWO, EIGHT = data_parallel(2, tp=1, clients=2, coordinated=True), recorded("eight-mixed")
 IN_STEP: dict[str, Any] = {"topology": data_parallel(2, tp=1, clients=2, lockstep=True),
                            "config": lab_config(bounds={"collective_s": 0.8})}
+#: Ten processes beside those of other plays.
+UNHURRIED = lab_config(bounds={"request_s": 12.0})
 BACK = Options(client_returns=True)
 
 
@@ -64,7 +66,7 @@ globals().update(family(__name__, (
          plan(), CALM,
          play={"topology": data_parallel(2, tp=2, clients=2)}),
     Case("test_two_clients_share_cores_of_two_workers_in_step", "The same, and the cores step together.", plan(), CALM,
-         play={**IN_STEP, "topology": data_parallel(2, tp=2, clients=2, lockstep=True)}),
+         play={"topology": data_parallel(2, tp=2, clients=2, lockstep=True), "config": UNHURRIED}),
     Case("test_two_clients_share_cores_in_step", "The same of two cores that step together.", plan(), CALM,
          play=IN_STEP),
     Case("test_three_clients_share_a_core", "Each asks the same, by the same names.", plan(), CALM,
