@@ -144,6 +144,18 @@ def the_other_one_is_dead() -> Builder:
 
 
 @accepts(COUNTS)
+def the_other_one_is_on_its_way_out_and_that_is_not_told_yet() -> Builder:
+    h = asks(told(1, 0), "a", 1).ended("a").observes("core.1", "dying", reason="it failed", queued=0).wait(.01)
+    return asks(says(h, 1, 0), "b", 0).ended("b")
+
+
+@rejects(COUNTS)
+def the_other_one_went_when_it_was_chosen() -> Builder:
+    h = asks(told(3, 0), "a", 0).wait(.01)
+    return h.observes("core.1", "dying", reason="it failed", queued=0).ended("a")
+
+
+@accepts(COUNTS)
 def its_caller_asked_for_who_is_busy() -> Builder:
     return asks(asks(told(3, 0), "a", 0, rank=0).ended("a"), "b", 1).ended("b")
 

@@ -180,7 +180,8 @@ def _in_order(history: History, client: str) -> list[tuple[Record, Operation | N
 def _judge_choice(finding: Finding, operation: Operation, chosen: EngineLife, view: _View) -> None:
     at, node = operation.began_at, operation.node
     has = view.least(chosen)
-    better = [core for core in view.cores if view.most(core) < has and core not in view.shunned | view.full]
+    better = [core for core in view.cores if view.most(core) < has and core not in view.shunned | view.full
+              and (operation.accepted is None or goes_at(finding.history, core) > operation.accepted.at)]
     if better:
         finding.broke("request {!r} went to {}, where {} others are, as its client was told, and {} has {} at most",
                       operation.request, chosen.core, has, better[0].core, view.most(better[0]), at=at, node=node)
