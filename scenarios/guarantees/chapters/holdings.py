@@ -19,10 +19,10 @@ CHAPTER = "Death and cleanliness"
 MOST_GAINED_BYTES = 64 << 20
 #: Of one core, at rest: waiting with a bound costs a few percent, looking without a pause all of it.
 MOST_AT_REST = 0.1
-#: Processor time is told in hundredths of a second, the program's own and the kernel's for it: each may seem one more.
-_ROUNDED_S = 0.02
 #: The same in the twin, where only a thread's turns can be counted: a second.
 MOST_TURNS = 2000.0
+#: Processor time is told in hundredths of a second, the program's own and the kernel's for it: each may seem one more.
+_ROUNDED_S = 0.02
 #: A connection of a subscriber may come about after the first look: two sockets, a descriptor each.
 _SOCKETS_OF_A_FOLLOWER = 2
 #: Of a connection that the lab can cut, in the process that makes it: its own socket, and two of the lab's between.

@@ -68,8 +68,9 @@ CHOSEN = EVERY_ONE if os.environ.get("PRODUCTS") == "all" else Random(5).sample(
 @pytest.mark.parametrize("settings", CHOSEN, ids=str)
 def test_no_promise_is_broken(settings: Settings) -> None:
     topology = tensor_parallel(settings.grid.tp, pp=settings.grid.pp)
-    config = under_pressure(model=DEEP, bounds=NAMED, max_concurrent_batches=settings.depth,
-                    device_communicator=settings.communicator, scheduler={"async_scheduling": settings.promises})
+    config = under_pressure(
+        model=DEEP, bounds=NAMED, max_concurrent_batches=settings.depth, device_communicator=settings.communicator,
+        scheduler={"async_scheduling": settings.promises})
     play = Play(scenario="product", title="", world="sim", topology=topology, plan=settings.plan, promises=(),
                 config=with_grid(config, topology.engines[0]), virtual_time=True,
                 workload=msgspec.to_builtins(pressure("deep/eight-mixed").played()))

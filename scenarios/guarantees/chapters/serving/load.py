@@ -123,7 +123,7 @@ def _judge_choices(finding: Finding, client: str, cores: tuple[EngineLife, ...])
         if operation is not None and record is operation.accepted:
             core = history.asked_of(operation)
             if rank_of(operation) is None and view.told:
-                _judge_choice(finding, operation, core, view)
+                _judge_choice(finding, operation, core, view, record.at)
             view.since[core] += 1
             view.own[core] += 1
         elif operation is not None:
@@ -177,11 +177,12 @@ def _in_order(history: History, client: str) -> list[tuple[Record, Operation | N
     return sorted(found, key=lambda pair: pair[0].number)
 
 
-def _judge_choice(finding: Finding, operation: Operation, chosen: EngineLife, view: _View) -> None:
+def _judge_choice(finding: Finding, operation: Operation, chosen: EngineLife, view: _View,
+                  chosen_at: float) -> None:
     at, node = operation.began_at, operation.node
     has = view.least(chosen)
     better = [core for core in view.cores if view.most(core) < has and core not in view.shunned | view.full
-              and (operation.accepted is None or goes_at(finding.history, core) > operation.accepted.at)]
+              and goes_at(finding.history, core) > chosen_at]
     if better:
         finding.broke("request {!r} went to {}, where {} others are, as its client was told, and {} has {} at most",
                       operation.request, chosen.core, has, better[0].core, view.most(better[0]), at=at, node=node)
