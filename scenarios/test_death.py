@@ -69,7 +69,8 @@ globals().update(family(__name__, (
          plan(stall("frontend.0", at=marked("core.0", Mark.SCHEDULED), nth=3,
                     until=until(marked("core.0", Mark.DYING))),
               raises("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)),
-         (dead_notice, ends_once, nothing_left_behind), play={"workload": MANY_OUTPUTS}),
+         (dead_notice, ends_once, nothing_left_behind),
+         play={"workload": MANY_OUTPUTS, "config": lab_config(bounds={"detection_s": 2.0})}),  # reads them all first
     Case("test_core_raises_over_tcp",
          "The core raises and the client's sockets speak tcp: the notice travels through the system's buffers.",
          plan(raises("core.0", at=marked("core.0", Mark.EXECUTED), nth=3)),

@@ -127,7 +127,8 @@ globals().update(family(__name__, (
          "It dies with the question for its state, and its next life answers: that is not taken for the old one.",
          plan(drop(KV, nth=31, times=2), drop(QUESTIONS, nth=3), drop(ANSWERS, nth=5), drop(KV, nth=34, times=33)),
          HELD_AFTER_A_RESTART,
-         play={"options": AGAIN, "config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
+         play={"options": Options(kill_all_then_restart=True, rest_s=0.1),  # so long the question may be on its way
+               "config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_batch_of_two_that_begin_alike_is_lost",
          "Two are computed at once, and neither finds the other's blocks: of the second one's only the last are new. A "
          "third one takes some of the first one's, whose content the second one's still hold.",

@@ -53,7 +53,7 @@ globals().update(family(__name__, (
     Case("test_plain_publisher_is_started_again_while_a_gap_is_open",
          "It dies before it was asked for a batch that did not come: the next life's are not taken for it.",
          plan(drop(KV, nth=32), drop(QUESTIONS, nth=2)), (kv_seq, kv_mirror_true, kv_asks_in_time),
-         play={"options": Options(without_epochs=True, kill_all_then_restart=True)}),
+         play={"options": Options(without_epochs=True, kill_all_then_restart=True, rest_s=0.1)}),  # it has asked
     Case("test_plain_publisher_is_started_again_where_it_was",
          "Its last batches are lost, and the next life's first ones: what goes on there is no part of the old one.",
          plan(drop(KV, nth=30, times=23)), (kv_seq, kv_mirror_true, kv_tells_what_came),
@@ -69,7 +69,7 @@ globals().update(family(__name__, (
     Case("test_plain_publisher_was_gone_and_cannot_be_asked",
          "The connection is cut and comes back, and there is no replay socket: what is mirrored is not known any more. "
          "SIGTERM ends the reader.",
-         plan(cut(KV, nth=8), terminate("subscriber.0", at=f"{KV}:receive", nth=9)), (kv_tells_what_came,),
+         plan(cut(KV, nth=8), terminate("subscriber.0", at=f"{KV}:receive", nth=30)), (kv_tells_what_came,),
          play={"workload": churn(), "config": patient(**EVENTS, replay=False)}),
     Case("test_batches_of_a_plain_publisher_come_late_and_twice",
          "A batch comes behind later ones, another one twice; a reader that is killed asks amid them in its next life.",
