@@ -188,7 +188,8 @@ globals().update(family(__name__, (
          "Each call is answered with what it asked for, or with why that cannot be done; in between steps are counted.",
          plan(*(hang("frontend.0", at=f"{REQUESTS}:send", nth=nth, until=until(seconds=0.2)) for nth in (6, 49))),
          (calls_answered, served_in_turn, blocks_conserved, tokens_match_reference),
-         play={"workload": calls(), "config": lab_config(cache={"num_gpu_blocks": 32})}),
+         play={"topology": tensor_parallel(2), "workload": calls(),
+               "config": lab_config(cache={"num_gpu_blocks": 32})}),
     Case("test_steps_are_asked_for_while_steps_are_run",
          "A call for steps comes while those of another one are run: it fails by name, and the other one is answered.",
          Plan(), (calls_answered, tokens_match_reference, blocks_conserved),
@@ -205,4 +206,4 @@ globals().update(family(__name__, (
          (memory_bounded, ends_once, tokens_match_reference),
          play={"workload": recorded("pair").then(add(0, 1), steps=3).then(abort(0), steps=1).then(add(0, name="again")),
                "config": lab_config(limits={"max_requests": 2})}),
-), topology=tensor_parallel(2), workload=pressure(), config=under_pressure()))
+), topology=tensor_parallel(1), workload=pressure(), config=under_pressure()))
