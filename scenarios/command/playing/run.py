@@ -54,7 +54,7 @@ def run_all(chosen: Sequence[Scenario], names: Sequence[str], settings: Settings
 
 
 def usual_jobs(names: Sequence[str], device: str) -> int:
-    """One a core, and two more where there are real processes, which wait more than they compute.
+    """One a core, and three more where there are real processes, which wait more than they compute.
 
     But the memory of a GPU is for one play at a time, and of vLLM two are as much as one can start.
     """
@@ -63,7 +63,7 @@ def usual_jobs(names: Sequence[str], device: str) -> int:
         return min(VLLM_JOBS_MOST, cores)
     if "engine" not in names:
         return cores
-    return 1 if fork_server.has_gpu(device) else min(JOBS_MOST, cores + 2)
+    return 1 if fork_server.has_gpu(device) else min(JOBS_MOST, cores + 3)
 
 
 def usual_more(names: Sequence[str], device: str) -> int:

@@ -59,7 +59,7 @@ def test_where_every_lane_died_nothing_is_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize(("names", "gpu", "jobs"), [
-    (("sim",), False, 4), (("sim", "engine"), False, 6), (("engine",), True, 1), (("sim",), True, 4),
+    (("sim",), False, 4), (("sim", "engine"), False, 7), (("engine",), True, 1), (("sim",), True, 4),
     (("vllm",), False, 2)])
 def test_as_many_are_played_at_once_as_there_is_room_for(monkeypatch, names, gpu, jobs):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
