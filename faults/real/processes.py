@@ -152,7 +152,8 @@ class Performer:
 
 
 class Supervisor:
-    """The lab's side: lets stopped processes go on when their `until` came true. Poll `tick` every few ms."""
+    """The lab's side: lets stopped processes go on when their `until` came true. Poll `tick` every few ms, where
+    it `may_be_due`."""
 
     def __init__(self, board: Board, plan: Plan, now: Callable[[], float] = time.monotonic) -> None:
         self._board = board
@@ -161,6 +162,11 @@ class Supervisor:
         self._seat = board.seat(LAB)
         self._stalls = [fault for fault in plan.faults if fault.fate is Fate.STALL]
         self._seat.enter(os.getpid(), start_ticks(os.getpid()))
+
+    @property
+    def may_be_due(self) -> bool:
+        """Whether there are stalls in the plan: without, nothing is to be let go on."""
+        return bool(self._stalls)
 
     def tick(self) -> tuple[str, ...]:
         """-> ids of the stalls that were released now"""

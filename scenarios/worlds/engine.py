@@ -11,10 +11,8 @@ that should not be there. What it does when is `scenarios.lab.script`.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,8 +23,7 @@ from typing import Any
 import msgspec
 
 from engine.config import EngineConfig
-from engine.process.children import process_name, readable
-from engine.process.identity import is_alive, start_time
+from engine.process.children import process_name
 from engine.process.runtime_dir import sweep
 from engine.topology import Client, Deployment, Engine, Launcher, Node
 from faults.plan import PlanError
@@ -34,7 +31,7 @@ from faults.real.board import create_board
 from faults.real.ports import FACTORY, argument_for
 from faults.real.processes import Supervisor, stop_all
 from scenarios.history.play import Holdings, Intruder
-from scenarios.history.run import Lab, Play, ProcessEnd, save
+from scenarios.history.run import Lab, Play, save
 from scenarios.lab import home
 from scenarios.lab.follower import following
 from scenarios.lab.queue_play import PLAYS
@@ -47,10 +44,11 @@ from scenarios.worlds import caller, fork_server, launching, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
 from scenarios.worlds.base import World
 from scenarios.worlds.launching import Intruders, address_of
-from scenarios.worlds.measure import crashed_in, engine_files, errors_in, holdings_of, log_of
+from scenarios.worlds.measure import Watched, crashed_in, engine_files, errors_in, holdings_of, log_of
 
-#: How often the lab looks. Its own lateness beyond this is the machine's starvation.
-LOOK_S = 0.005
+#: How often the lab looks: at what somebody tells of, at once; at the rest the more seldom once all were born, where
+#: nobody is to be let go on at a moment. Its own lateness beyond this, and as much as the first, is starvation.
+LOOK_S, PACE_S = 0.005, 0.02
 
 
 class EngineWorld(World):
@@ -65,61 +63,22 @@ class EngineWorld(World):
         fork_server.stop()
 
 
-class Watched:
-    """One process of the play, seen from outside."""
-
-    def __init__(self, node: str, life: int, pid: int, clock: Callable[[], float]) -> None:
-        self.node, self.life, self.pid, self.started_at = node, life, pid, clock()
-        self.ended_at: float | None = None
-        self.killed_by_lab = False
-        self.ticks = start_time(pid)
-        try:
-            self.fd = os.pidfd_open(pid) if self.ticks is not None else -1
-        except ProcessLookupError:
-            self.fd = -1
-        if self.fd < 0:
-            self.ended_at = clock()  # as below: it was gone before anybody looked
-
-    def is_gone(self) -> bool:
-        """Whether it holds no lock and no file any more, either."""
-        return self.fd < 0 or bool(readable([self.fd], 0))
-
-    def look(self, clock: Callable[[], float]) -> None:
-        if self.ended_at is None and not is_alive((self.pid, self.ticks or 0)):
-            self.ended_at = clock()  # read behind the end: a process has written all that it wrote before it
-
-    def kill(self) -> None:
-        self.killed_by_lab = True
-        self.signal(signal.SIGKILL)
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, OSError):
-            signal.pidfd_send_signal(self.fd, number)
-
-    def close(self, patience_s: float = 0.0) -> None:
-        if self.fd >= 0:
-            readable([self.fd], patience_s)  # or the broom finds it alive
-            os.close(self.fd)
-            self.fd = -1
-
-    def end(self, exitcode: int | None = None) -> ProcessEnd:
-        return ProcessEnd(node=self.node, life=self.life, pid=self.pid, started_at=self.started_at,
-                          ended_at=self.ended_at, exitcode=exitcode, killed_by_lab=self.killed_by_lab)
-
-
 class Connected:
     """The lab's end of a process that it has speak with it."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.said: list[bytes] = []
+        self.is_silent = False  # its end is closed: it says no more, some ms before it is gone
         self._words = select.poll()  # `connection.poll` would make one each time, hundreds of times a second
         self._words.register(connection.fileno(), select.POLLIN)
 
     def look(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while self._words.poll(0):
+        try:
+            while not self.is_silent and self._words.poll(0):
                 self.said.append(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            self.is_silent = True
 
     def tell(self, word: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, OSError):
@@ -153,7 +112,7 @@ class RealActor(Connected):
     @property
     def descriptors(self) -> list[Any]:
         """Readable when it says something, or is gone."""
-        return [self.connection, self.process.sentinel]
+        return [self.process.sentinel] if self.is_silent else [self.connection, self.process.sentinel]
 
     def kill(self) -> None:
         self.process.kill()
@@ -189,6 +148,7 @@ class RealBench:
         self._intruders = Intruders()
         self._starvation_s = 0.0
         self._last_look: float | None = None
+        self._pace_s = LOOK_S
         self._guard_expired = False
 
     def _configured(self, config: EngineConfig, device: str) -> EngineConfig:
@@ -357,12 +317,20 @@ class RealBench:
                 if guards:
                     self._expire()
                 return False
-            select.select([d for actor in self._actors if not actor.gone for d in actor.descriptors], [], [], LOOK_S)
+            self._rest(deadline - self.now())
+
+    def _rest(self, at_most_s: float) -> None:
+        """Until one of them speaks or ends, or it is time to look."""
+        quick = self._supervisor.may_be_due or any(not life for _, life, _ in self._unborn)
+        self._pace_s = LOOK_S if quick else PACE_S
+        ends = [d for actor in self._actors if not actor.gone for d in actor.descriptors]
+        ends += [watched.fd for watched in self._watched.values() if watched.ended_at is None]
+        select.select(ends, [], [], min(self._pace_s, max(0.0, at_most_s)))
 
     def _look(self) -> None:
         now = self.now()
         if self._last_look is not None:
-            self._starvation_s = max(self._starvation_s, now - self._last_look - 2 * LOOK_S)
+            self._starvation_s = max(self._starvation_s, now - self._last_look - self._pace_s - LOOK_S)
         self._supervisor.tick()
         for actor in self._actors:
             actor.look()

@@ -1,17 +1,22 @@
-"""What a real process holds and has printed, and what engines have on this host beside processes: read from outside."""
+"""A real process, what it holds and has printed, and what engines have on this host beside it: seen from outside."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import signal
 import time
+from collections.abc import Callable
 from glob import glob
 from pathlib import Path
 
+from engine.process.children import readable
 from engine.process.files import PREFIX
+from engine.process.identity import is_alive, start_time
 from engine.process.runtime_dir import SHM
 from scenarios.history.play import Holdings
+from scenarios.history.run import ProcessEnd
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -22,6 +27,48 @@ _CRASHED = re.compile(r"^Process (\S+):$", re.MULTILINE)
 #: How a line begins that a process of the engine logs.
 _LOGGED = re.compile(r"\[\S+\] [A-Z]+ ")
 _TRACEBACK, _GOES_ON = "Traceback (most recent call last)", ("During handling of the above", "The above exception was")
+
+
+class Watched:
+    """One process of the play, seen from outside."""
+
+    def __init__(self, node: str, life: int, pid: int, clock: Callable[[], float]) -> None:
+        self.node, self.life, self.pid, self.started_at = node, life, pid, clock()
+        self.ended_at: float | None = None
+        self.killed_by_lab = False
+        self.ticks = start_time(pid)
+        try:
+            self.fd = os.pidfd_open(pid) if self.ticks is not None else -1
+        except ProcessLookupError:
+            self.fd = -1
+        if self.fd < 0:
+            self.ended_at = clock()  # as below: it was gone before anybody looked
+
+    def is_gone(self) -> bool:
+        """Whether it holds no lock and no file any more, either."""
+        return self.fd < 0 or bool(readable([self.fd], 0))
+
+    def look(self, clock: Callable[[], float]) -> None:
+        if self.ended_at is None and not is_alive((self.pid, self.ticks or 0)):
+            self.ended_at = clock()  # read behind the end: a process has written all that it wrote before it
+
+    def kill(self) -> None:
+        self.killed_by_lab = True
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(self.fd, number)
+
+    def close(self, patience_s: float = 0.0) -> None:
+        if self.fd >= 0:
+            readable([self.fd], patience_s)  # or the broom finds it alive
+            os.close(self.fd)
+            self.fd = -1
+
+    def end(self, exitcode: int | None = None) -> ProcessEnd:
+        return ProcessEnd(node=self.node, life=self.life, pid=self.pid, started_at=self.started_at,
+                          ended_at=self.ended_at, exitcode=exitcode, killed_by_lab=self.killed_by_lab)
 
 
 def holdings_of(pid: int, *, with_memory: bool) -> Holdings | None:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("zmq")
 
-from scenarios.worlds.engine import Watched  # noqa: E402
+from scenarios.worlds.measure import Watched  # noqa: E402
 
 
 def test_the_time_of_an_end_is_read_when_the_end_is_known() -> None:
