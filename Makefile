@@ -90,6 +90,7 @@ soak: $(VENV)/.ready
 	$(VENV)/bin/python -m tests.explorer --full
 	$(VENV)/bin/python -m tests.sweep --pairs 1200 --out $(OUT)/sweep
 	for i in $$(seq $(TIMES)); do $(VENV)/bin/ringtwin run --seed $$i --out $(OUT)/soak/$$i $(ARGS) || exit $$?; done
+	$(VENV)/bin/ringtwin run --world engine --unsteady 0.008 --out $(OUT)/soak/unsteady
 
 mutation: $(VENV)/.ready
 	$(VENV)/bin/python -m tests.mutation --json $(OUT)/mutation.json $(ARGS)

@@ -21,13 +21,15 @@ from faults.match import decoded_of
 from faults.plan import PROCESS_FATES, Fate, Fault, Plan
 from faults.real.board import Board, watched_sites
 from faults.real.processes import Performer
+from faults.real.unsteady import Unsteady
 from faults.sites import bare, home_of, victim_of
 
 
 class Crossings:
     """The judge, the journal and the board as the wrapped ports use them."""
 
-    def __init__(self, plan: Plan, node: Node, board: Board, journal: Journal, clock: Any) -> None:
+    def __init__(self, plan: Plan, node: Node, board: Board, journal: Journal, clock: Any,
+                 unsteady: Unsteady | None = None) -> None:
         self.name = bare(str(node))
         me = (self.name, node.life)
         self.judge = Judge(plan, self.name, node.life)
@@ -41,6 +43,7 @@ class Crossings:
         self._resumes = {fault.id: 0.0 for fault in plan.faults
                          if fault.fate is Fate.STALL and victim_of(fault) == me != home_of(fault.site)}
         self._performer = Performer(board, clock, self.released)
+        self._unsteady = unsteady
 
     def cross(self, site: str, **what: Any) -> tuple[Fault | None, int]:
         """`note` a crossing and meet a process fate there and then. -> (fault for the caller, nth)"""
@@ -66,7 +69,9 @@ class Crossings:
         `frames` is the message, for its digest and, with `channel`, for faults that match on what it says; `decoded`
         gives what it says where it is no message of our engine's.
         """
-        judge = self.judge
+        judge, unsteady = self.judge, self._unsteady
+        if unsteady is not None:
+            unsteady.pause()
         if frames is not None and not digest:
             digest = digest_of(frames)
         with self._lock:
@@ -88,6 +93,8 @@ class Crossings:
             watched = self._watched.get(site)
             if watched is not None:
                 self.seat.crossed(watched, nth)
+        if unsteady is not None:
+            unsteady.pause()  # it was said, and is not done yet
         return fault, nth
 
     def is_over(self, fault: Fault, since: float, now: float) -> bool:

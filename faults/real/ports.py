@@ -38,6 +38,7 @@ from faults.real.crossings import Crossings
 from faults.real.pipes import FaultyChild, FaultyParent
 from faults.real.processes import start_ticks
 from faults.real.sockets import FaultySocket
+from faults.real.unsteady import Unsteady
 from faults.sites import SocketSites, bare, birth_edge, born_by, ring_sites, store_place, store_sites
 
 #: `engine.process.children` opens a process's ports by this name.
@@ -49,11 +50,13 @@ class PortsArgument(msgspec.Struct, frozen=True):
 
     run_dir: str
     plan: bytes  # JSON
+    unsteady: float = 0.0  # as `Unsteady` has its share
+    seed: int = 0
 
 
-def argument_for(run_dir: Path, plan: Plan) -> bytes:
+def argument_for(run_dir: Path, plan: Plan, unsteady: float = 0.0, seed: int = 0) -> bytes:
     """The factory's argument. The lab has made the board and the folder `journals` in `run_dir` before."""
-    return msgspec.msgpack.encode(PortsArgument(str(run_dir), plan_to_json(plan)))
+    return msgspec.msgpack.encode(PortsArgument(str(run_dir), plan_to_json(plan), unsteady, seed))
 
 
 def open_ports(node: Node, argument: bytes, open_real: Callable[[Node], Ports]) -> FaultyPorts:
@@ -64,18 +67,20 @@ def open_ports(node: Node, argument: bytes, open_real: Callable[[Node], Ports]) 
     inner = open_real(node)
     journal = open_journal(run_dir / "journals", bare(str(node)), node.life, inner.clock.monotonic)
     board.seat(str(node), node.life).enter(os.getpid(), start_ticks(os.getpid()))
-    return FaultyPorts(inner, plan_from_json(given.plan), board, journal)
+    unsteady = Unsteady(given.unsteady, given.seed, str(node)) if given.unsteady else None
+    return FaultyPorts(inner, plan_from_json(given.plan), board, journal, unsteady)
 
 
 class FaultyPorts:
     """See `engine.ports.Ports`."""
 
-    def __init__(self, inner: Any, plan: Plan, board: Board, journal: Journal) -> None:
+    def __init__(self, inner: Any, plan: Plan, board: Board, journal: Journal,
+                 unsteady: Unsteady | None = None) -> None:
         self.inner = inner
         self.node: Node = inner.node
         self.clock = inner.clock
         self.board = board
-        self.crossings = Crossings(plan, inner.node, board, journal, inner.clock)
+        self.crossings = Crossings(plan, inner.node, board, journal, inner.clock, unsteady)
         self._name = self.crossings.name
         self.parent = self._at_birth(inner.parent)
         self._children: list[FaultyChild] = []

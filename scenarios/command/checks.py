@@ -67,6 +67,13 @@ def together(dp: int | None, *, lockstep: bool, coordinator: bool) -> None:
         raise BadInputError("--lockstep has a coordinator anyway: leave --coordinator out")
 
 
+def unsteady(share: float, names: Sequence[str]) -> None:
+    """Raises BadInputError where there is nobody who could stand still."""
+    if share and "engine" not in names:
+        raise BadInputError(f"--unsteady is for the processes of our engine, and --world {' '.join(names)} has none: "
+                            "add --world engine")
+
+
 def enough_gpus(ranks: int, device: str) -> None:
     if device == "cuda" and ranks > (count := gpus()):
         raise BadInputError(f"--device cuda with {ranks} rank{'s' * (ranks != 1)} (--tp times --pp times --dp): this "

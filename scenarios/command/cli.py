@@ -87,15 +87,18 @@ def cli() -> None:
 @click.option("--model", type=path_argument, default=None,
               help="A Llama's Hugging Face directory, instead of the small one that is shipped.")
 @click.option("--jobs", type=click.IntRange(1), default=None,
-              help="How many are played at once. Default: one a core and two more, beside plays that take only what "
+              help="How many are played at once. Default: one a core and three more, beside plays that take only what "
                    "processor time these leave; of the twin one a core; of vLLM two; on GPUs one in all.")
 @click.option("--seed", type=int, default=0, show_default=True,
               help="Of plays in which something is drawn by lot: the same seed draws the same.")
+@click.option("--unsteady", type=click.FloatRange(0.0, 1.0), default=0.0, metavar="SHARE",
+              help="Real processes stand still for some ms at this share of their crossings, as on a machine that has "
+                   "too much to do: 0.005 is much. A play that is red by it depends on luck.")
 @out_option
 @json_option
 def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp: int | None, pp: int | None,
         dp: int | None, lockstep: bool, coordinator: bool, clients: int | None, device: str,
-        vllm_python: Path | None, model: Path | None, jobs: int | None, seed: int, out: Path,
+        vllm_python: Path | None, model: Path | None, jobs: int | None, seed: int, unsteady: float, out: Path,
         json_file: Path | None) -> int:
     """Play scenarios and write the report to OUT/report/index.html.
 
@@ -105,6 +108,7 @@ def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp
     if vllm_python is not None:
         os.environ[VARIABLE] = str(vllm_python.absolute())
     names = playable(world)
+    checks.unsteady(unsteady, names)
     chosen = [one for one in selected(catalogue(*folders), globs) if worth_naming(one, names)]
     if names == ("vllm",) and not globs:
         chosen = [one for one in chosen if is_usual(one.name)]
@@ -117,7 +121,7 @@ def run(world: str | None, globs: tuple[str, ...], folders: tuple[Path, ...], tp
         checks.enough_gpus(asked.grid.size * (dp or 1), device)
     checks.writable(out)
     settings = Settings(out=out, tp=tp, pp=pp, dp=dp, lockstep=lockstep, coordinator=coordinator, clients=clients,
-                        seed=seed, device=device)
+                        seed=seed, unsteady=unsteady, device=device)
     with claimed(out):
         return run_all(chosen, names, settings, model, json_file, jobs)
 

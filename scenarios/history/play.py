@@ -123,6 +123,7 @@ class Play(msgspec.Struct, frozen=True, kw_only=True):
     expected: dict[str, Verdict] = {}  # canaries: declared verdicts that differ from HELD
     options: Options = Options()
     seed: int = 0
+    unsteady: float = 0.0  # real processes stand still for a moment at this share of their crossings
     choice: int = 0  # which of several allowed outcomes the twin played
     versions: dict[str, str] = {}
     schema: int = SCHEMA

@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lockstep: bool = False  # of several engines
     coordinator: bool = False
     seed: int = 0
+    unsteady: float = 0.0  # as `Play` has it
     device: str = "auto"
 
 
@@ -70,7 +71,7 @@ class Worlds:
             world = self._made[name] = WORLDS[name].make(
                 settings.out, tp=settings.tp, pp=settings.pp, dp=settings.dp, clients=settings.clients,
                 lockstep=settings.lockstep, coordinator=settings.coordinator, seed=settings.seed,
-                device=settings.device)
+                unsteady=settings.unsteady, device=settings.device)
         world.played = []
         if scenario is not None:
             world.scenario, world.title = scenario.name, scenario.title

@@ -81,11 +81,11 @@ class World(ABC):
 
     def __init__(self, out: Path, *, tp: int | None = None, pp: int | None = None, dp: int | None = None,
                  clients: int | None = None, lockstep: bool = False, coordinator: bool = False,
-                 seed: int = 0, device: str = "auto") -> None:
+                 seed: int = 0, unsteady: float = 0.0, device: str = "auto") -> None:
         self.out = out
         self.tp, self.pp, self.dp, self.clients = tp, pp, dp, clients
         self._together = {"lockstep": lockstep, "coordinator": coordinator}  # how several engines belong together
-        self.seed = seed
+        self.seed, self.unsteady = seed, unsteady
         self.device = device
         self.scenario = "play"
         self.title = ""
@@ -107,7 +107,7 @@ class World(ABC):
             scenario=self.scenario, title=self.title, world=self.name, topology=topology,
             workload=msgspec.to_builtins(workload.played()), plan=plan,
             config=of_topology(asked, topology), promises=(),
-            options=options or Options(), seed=self.seed)
+            options=options or Options(), seed=self.seed, unsteady=self.unsteady)
         return self.replay(play, other_topology=topology != written_for)
 
     def replay(self, play: Play, *, other_topology: bool = False) -> PlayedRun:

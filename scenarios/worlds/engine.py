@@ -138,7 +138,7 @@ class RealBench:
         self._held = ExitStack()  # ports
         self._log = str((folder / "engine.log").absolute())
         self._config = self._configured(play.config, device)
-        self._argument = argument_for(folder, play.plan)
+        self._argument = argument_for(folder, play.plan, play.unsteady, play.seed)
         self._board = create_board(folder, play.plan, play.topology)
         self._supervisor = Supervisor(self._board, play.plan)
         self._watched: dict[Node, Watched] = {}

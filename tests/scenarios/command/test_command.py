@@ -10,7 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from faults.journal import Kind, journal_path, read_journal
 from faults.plan import drop, kill, plan, plan_to_json
+from faults.real.unsteady import Unsteady
 from scenarios.command import cli as command
 from scenarios.history.run import load_run
 from scenarios.lab.catalogue import scenarios_of
@@ -218,6 +220,25 @@ def test_the_same_scenario_is_played_in_both_worlds_and_they_agree(tmp_path):
         assert results["agreement"]["disagreed"] == 0
         assert results["agreement"]["agreed"] > 0
         assert place.left() == []
+
+
+@real
+def test_processes_that_stand_still_now_and_then_keep_the_same_promises(tmp_path):
+    with bench() as place:
+        answer = place.run("run", "--world", "engine", "--scenario", "test_nothing_goes_wrong", "--unsteady", 0.1,
+                           "--seed", 3, "--out", tmp_path)
+        assert answer.code == 0, answer.out
+        [path] = (tmp_path / "runs").iterdir()
+        assert load_run(path).play.unsteady == 0.1
+        crossings = [record.at for record in read_journal(journal_path(path / "journals", "worker.1", 0)).records
+                     if record.kind is Kind.CROSSING]
+        stood_still: list[float] = []
+        unsteady = Unsteady(0.1, 3, "worker.1", stood_still.append)
+        unsteady.pause()
+        before_the_first = len(stood_still)
+        for _ in range(2 * len(crossings) - 2):
+            unsteady.pause()
+        assert crossings[-1] - crossings[0] >= sum(stood_still[before_the_first:]) > 0.1
 
 
 @real

@@ -144,6 +144,15 @@ def test_fewer_clients_than_one_are_refused(capsys):
     refused(ringtwin(capsys, "run", "--clients", 0), "--clients", "0")
 
 
+def test_the_twin_has_nobody_who_stands_still(capsys):
+    refused(ringtwin(capsys, "run", "--world", "sim", "--unsteady", 0.1), "--unsteady", "add --world engine")
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_share_lies_between_nothing_and_all(capsys, share):
+    refused(ringtwin(capsys, "run", "--unsteady", share), "--unsteady", str(share))
+
+
 # -- requests
 
 
