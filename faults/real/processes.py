@@ -170,7 +170,7 @@ class Supervisor:
 
     def tick(self) -> tuple[str, ...]:
         """-> ids of the stalls that were released now"""
-        if not self._stalls:
+        if not self.may_be_due:
             return ()
         released = []
         for fault in self._held(self._stalls):

@@ -23,5 +23,5 @@ class Unsteady:
 
     def pause(self) -> None:
         """Maybe a moment."""
-        if self._share and self._lot.random() < self._share:
+        if self._lot.random() < self._share:
             self._sleep(self._lot.uniform(0.0, MOST_S))

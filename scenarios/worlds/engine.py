@@ -66,6 +66,8 @@ class EngineWorld(World):
 class Connected:
     """The lab's end of a process that it has speak with it."""
 
+    _end = -1  # a descriptor that is readable once it is gone
+
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.said: list[bytes] = []
@@ -79,6 +81,15 @@ class Connected:
                 self.said.append(self.connection.recv_bytes())
         except (EOFError, OSError):
             self.is_silent = True
+
+    @property
+    def gone(self) -> bool:
+        return self._end < 0 or bool(select.select([self._end], [], [], 0)[0])
+
+    @property
+    def descriptors(self) -> list[Any]:
+        """Readable when it says something, or is gone."""
+        return [self._end] if self.is_silent else [self.connection, self._end]
 
     def tell(self, word: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, OSError):
@@ -95,11 +106,8 @@ class RealActor(Connected):
         self.process = context.Process(target=target, args=(recipe, theirs), name=name)
         with home.starting(), fork_server.without_main():
             self.process.start()
+        self._end = self.process.sentinel
         theirs.close()
-
-    @property
-    def gone(self) -> bool:
-        return bool(select.select([self.process.sentinel], [], [], 0)[0])
 
     @property
     def pid(self) -> int | None:
@@ -108,11 +116,6 @@ class RealActor(Connected):
     @property
     def exitcode(self) -> int | None:
         return self.process.exitcode
-
-    @property
-    def descriptors(self) -> list[Any]:
-        """Readable when it says something, or is gone."""
-        return [self.process.sentinel] if self.is_silent else [self.connection, self.process.sentinel]
 
     def kill(self) -> None:
         self.process.kill()
@@ -123,6 +126,7 @@ class RealActor(Connected):
             self.process.kill()
         self.process.join()
         self.process.close()
+        self._end = -1
 
 
 class RealBench:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from scenarios.lab import home
 from scenarios.worlds.engine import Connected
@@ -119,20 +118,11 @@ class Caller(Connected):
         super().__init__(connection)
         self._host, self.pid = host, pid
         self.memory, self.shares_memory_because = memory, why_not
-        self._fd = os.pidfd_open(pid)
-
-    @property
-    def gone(self) -> bool:
-        return self._fd < 0 or bool(select.select([self._fd], [], [], 0)[0])
-
-    @property
-    def descriptors(self) -> list[Any]:
-        """Readable when it says something, or is gone."""
-        return [self.connection, self._fd]
+        self._end = os.pidfd_open(pid)
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+            signal.pidfd_send_signal(self._end, signal.SIGKILL)
 
     @property
     def exitcode(self) -> int | None:
@@ -145,7 +135,7 @@ class Caller(Connected):
     def close(self) -> None:
         self.kill()
         self.connection.close()
-        for descriptor in (self._fd, self.memory):
+        for descriptor in (self._end, self.memory):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._fd = self.memory = -1
+        self._end = self.memory = -1
