@@ -39,7 +39,7 @@ class Rank:
     def call(self, call_id: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop[Any]:
         """-> what it returns. Raises what it raises, and RuntimeError for a step behind one that failed."""
         try:
-            yield MarkPoint(Mark.EXECUTING, {"call": call_id, "method": method})
+            yield MarkPoint(Mark.EXECUTING, _named(call_id, method, args))
             if self._failed and method in FORWARDS:
                 raise RuntimeError(f"no step is executed behind one that failed ({self._failed})")
             return (yield Call(method, args, kwargs))
@@ -68,7 +68,6 @@ def worker_busy_loop(rank: int, rpc: QueueReader, answers: Answers, bounds: Boun
             own.lost(text)
             yield from answers.give(unreadable(rpc.position - 1), ReplyStatus.FAILURE, text)
             continue
-        yield Observe("rpc", _named(call_id, method, args))
         if method == "execute_model" and output_rank == rank:
             yield Describe("step", partial(described, call_id, args[0]))
         try:

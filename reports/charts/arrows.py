@@ -270,7 +270,7 @@ def _calls(history: History) -> dict[tuple[str, int], str]:
     calls: dict[tuple[str, int], str] = {}
     for flow in history.flows(Channel.RPC):
         numbers = [receive.number for receive in flow.receives]
-        for record in history.by_node("rpc").get(flow.target, ()):
+        for record in history.executed.get(flow.target, ()):
             before = bisect_left(numbers, record.number)
             if before:
                 step = record.data.get("step")

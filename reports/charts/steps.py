@@ -30,7 +30,7 @@ _PIPE_SEND, _PIPE_RECEIVE = f"/{Channel.PIPE.value}:send", f"/{Channel.PIPE.valu
 _EXECUTING, _COPYING = f"/mark:{Mark.EXECUTING.value}", f"/mark:{Mark.COPYING.value}"
 _ANSWERED = (f"/{Channel.RESPONSE.value}:send", f"/{Channel.OVERFLOW.value}:send")
 _NEXT_CALL = (f"/{Channel.RPC.value}:receive", f"/{Channel.OVERFLOW.value}:receive", _EXECUTING)
-_OVER = frozenset({"queue-wait", "rpc", "rpc-raised", "rpc-reply", "rpc-failed", "bye", "dying", "thread-ended"})
+_OVER = frozenset({"queue-wait", "rpc-raised", "rpc-reply", "rpc-failed", "bye", "dying", "thread-ended"})
 _WORDS = {"hidden_states": "hidden", "sampled_tokens": "tokens"}
 #: What a fault does to a crossing so that nothing is sent behind it.
 _KEPT = frozenset({"kill", "exit", "raise"})
@@ -163,9 +163,8 @@ class _Rank:
     def works(self) -> Iterator[Work]:
         step: int | None = None
         for place, record in enumerate(self._main):
-            if record.kind is Kind.OBSERVATION and record.site in ("rpc", "step"):
+            if record.site.endswith(_EXECUTING) and record.data.get("method") in PHASES:
                 step = record.data.get("step", step)
-            elif record.site.endswith(_EXECUTING) and record.data.get("method") in PHASES:
                 self._steps[record.data["call"]] = step
                 yield self._call(place, record.data["method"], step)
         for place, record in enumerate(self._copy):

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import msgspec
 
-from engine.topology import Edge, Node, NodeKind, Topology
+from engine.topology import Edge, Mark, Node, NodeKind, Topology
 from faults.journal import JournalFile, Kind, Record
 from scenarios.history.names import EngineLife, kind_of, life_of, of_life, site_of_life
 
@@ -189,6 +189,19 @@ class Records:
             if len(by_node) > 1:
                 found.sort(key=_when)
         return found
+
+    @cached_property
+    def executed(self) -> dict[str, list[Record]]:
+        """The calls that each worker began with, in program order. None of a core that computes itself."""
+        found: dict[str, list[Record]] = defaultdict(list)
+        for node, record in self.marks(Mark.EXECUTING):
+            if kind_of(node) == NodeKind.WORKER and "call" in record.data:
+                found[node].append(record)
+        for node, told in self.by_node("rpc").items():  # who recorded a run before said the step beside the mark
+            steps = {record.data["call"]: record.data for record in told}
+            found[node] = [msgspec.structs.replace(record, data=steps.get(record.data["call"], {}) | record.data)
+                           for record in found[node]]
+        return dict(found)
 
     def marks(self, mark: str) -> list[tuple[str, Record]]:
         """(node, crossing) of a mark in every process."""

@@ -130,7 +130,7 @@ def _of_repeats(history: History) -> Iterator[Incident]:
     """Whatever befalls what a worker reads, it executes each call once (else, `workers-in-step` speaks of that), and a
     client is closed once.
     """
-    for node, records in history.by_node("rpc").items() if history.faults.receipts else ():
+    for node, records in history.executed.items() if history.faults.receipts else ():
         calls = [record.data.get("call", -place) for place, record in enumerate(records, 1)]
         if len(set(calls)) < len(calls):
             again = next(record for place, record in enumerate(records) if calls[place] in calls[:place])
@@ -288,7 +288,7 @@ def _refused_by_itself(history: History, node: str) -> int:
 
 
 def _made_no_step(history: History, worker: str) -> bool:
-    return not any(record.data["method"] == "execute_model" for record in history.by_node("rpc").get(worker, ()))
+    return not any(record.data["method"] == "execute_model" for record in history.executed.get(worker, ()))
 
 
 def _all_is_told(history: History, core: str, worker: str, at: float) -> bool:
@@ -296,7 +296,7 @@ def _all_is_told(history: History, core: str, worker: str, at: float) -> bool:
     books, calls = history.by_node("blocks").get(core), history.by_node("rpc-call").get(core)
     if not books or not calls or books[-1].data.get("requests") or books[-1].data.get("untold") is not False:
         return False
-    read = history.by_node("rpc").get(worker)
+    read = history.executed.get(worker)
     return (calls[-1].number < books[-1].number and bool(read) and read[-1].data["call"] == calls[-1].data["call"]
             and (history.simulated or at - read[-1].at > history.bounds.detection_s))
 

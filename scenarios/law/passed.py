@@ -54,8 +54,8 @@ class _Way(NamedTuple):
 _WAYS: dict[str, _Way] = {
     NodeKind.CORE: _Way((("born", _BORN), ("ready", _READY), ("dying", _DYING)),
                         (_STEPS, _SAMPLES), ((_IDLE, "blocks"), (_DRAINING, "draining"))),
-    NodeKind.WORKER: _Way((("born", _BORN),), (("rpc", _EXECUTING), (_COPYING, _COPIED)),
-                          behind=(("rpc", _READY), (_READY, _LOADING))),
+    NodeKind.WORKER: _Way((("born", _BORN),), ((_COPYING, _COPIED),),
+                          behind=((_EXECUTING, _READY), (_READY, _LOADING))),
     NodeKind.SUBSCRIBER: _Way((("born", _BORN),)),
     NodeKind.COORDINATOR: _Way((("born", _BORN), ("dying", _DYING)))}
 #: Threads of a core that has served: it does not close their sockets before they have ended.

@@ -15,7 +15,7 @@ _REFUSED = "no step is executed behind one that failed"
 def unread(history: History) -> Iterator[tuple[str, str]]:
     """(node, what it has not done about it)"""
     yield from _untold(history)
-    for worker, executed in history.by_node("rpc").items():
+    for worker, executed in history.executed.items():
         core = history.engine_of(worker).core
         taken = history.receives(f"{core}->{worker}/{Channel.RPC.value}")
         if len(taken) > len(executed):

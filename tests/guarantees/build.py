@@ -18,12 +18,13 @@ from typing import Any
 import msgspec
 
 from engine.config import Bounds, CacheConfig, EngineConfig, KVEventsConfig, LimitsConfig, RingConfig
-from engine.topology import Engine, Topology, side_by_side, tensor_parallel
+from engine.topology import Engine, Mark, Topology, mark_site, side_by_side, tensor_parallel
 from faults.journal import JournalFile, Kind, Record
 from faults.plan import Fate, Fault, Plan, Until, owner_of
 from scenarios.guarantees.judge import cell_of, judge
 from scenarios.guarantees.registry import guarantee
 from scenarios.history.history import History
+from scenarios.history.names import base, life_of
 from scenarios.history.play import Lab, Play, ProcessEnd
 from scenarios.history.verdicts import Cell, Judgement
 
@@ -91,6 +92,10 @@ class Builder:
         node = owner_of(site) + (f"@{life}" if life else "")
         return self.record(node, Kind.CROSSING, site, data, nth=self._counts[site, life], digest=digest,
                            occurrence=occurrence)
+
+    def executes(self, worker: str, **call: Any) -> Builder:
+        """A rank is about to execute a call."""
+        return self.crosses(mark_site(base(worker), Mark.EXECUTING), life=life_of(worker), **call)
 
     def sends(self, edge: str, *digests: str, **data: Any) -> Builder:
         for digest in digests:

@@ -96,14 +96,14 @@ def a_client_keeps_the_bytes_of_what_is_over() -> Builder:
 
 def _idle(untold: bool) -> Builder:
     h = history().started().request("a").observes("core.0", "rpc-call", call=4, method="execute_model")
-    h.observes("worker.1", "rpc", call=4, method="execute_model").observes(
+    h.executes("worker.1", call=4, method="execute_model").observes(
         "core.0", "blocks", free=8, used=0, cached=0, total=8, requests=0, errors=[], untold=untold)
     return h.observes("frontend.0", "closing").observes("worker.1", "parent-gone", kept={"requests": 1})
 
 
 @rejects(LAW)
 def a_worker_that_made_no_step_knows_a_request() -> Builder:
-    h = history().started().request("a").observes("worker.1", "rpc", call=0, method="get_num_blocks")
+    h = history().started().request("a").executes("worker.1", call=0, method="get_num_blocks")
     return h.observes("frontend.0", "closing").observes("worker.1", "parent-gone", kept={"requests": 1})
 
 
@@ -351,7 +351,7 @@ def _damaged_calls(*calls: int) -> Builder:
     """A rank reads a ring whose memory is written over; its engine ends."""
     h = history().started().called("a").fires("corrupt", "core.0/rpc:store.data")
     for call in calls:
-        h.observes("worker.0", "rpc", call=call, method="check_health")
+        h.executes("worker.0", call=call, method="check_health")
     return h.dies("a")
 
 

@@ -12,7 +12,7 @@ _BEGINS = ("born", ":born", "ready", ":ready", ":idle", "blocks")
 _STEP = (":step", ":scheduled", "rpc-call", ":executed", ":published")
 _LEAVES = ("dying", ":dying", "output", "input")
 _CORE = (*_BEGINS, *_STEP, *_STEP, ":idle", "blocks", ":draining", "draining", *_LEAVES, "bye")
-_WORKER = ("born", ":born", ":loading", ":ready", "rpc", ":executing", "rpc", ":executing", "parent-gone", "bye")
+_WORKER = ("born", ":born", ":loading", ":ready", ":executing", ":executing", "parent-gone", "bye")
 
 
 def _goes(node: str, way: Sequence[str], h: Builder | None = None) -> Builder:
@@ -291,11 +291,6 @@ def a_core_does_not_wait_for_a_thread_that_is_held_up_for_a_moment() -> Builder:
     h = _goes("core.0", _BEGINS, history().called("a", core=False)).ended("a").observes("frontend.0", "closing")
     h.fires("hang", "frontend.0->core.0/requests:receive", nth=2, until=Until(seconds=.05))
     return _goes("core.0", _without((*_LEAVES, "bye"), "input"), h)
-
-
-@rejects(LAW)
-def a_worker_executes_without_a_mark() -> Builder:
-    return _goes("worker.1", _without(_WORKER, ":executing", ":executing"))
 
 
 @rejects(LAW)

@@ -283,7 +283,7 @@ def _calls(*output_ranks: int | None) -> Builder:
 
 
 def _answer(h: Builder, rank: int, call: int, position: int, *, taken_for: int | None = None) -> Builder:
-    h.observes(f"worker.{rank}", "rpc", call=call, method="m", position=call)
+    h.executes(f"worker.{rank}", call=call, method="m", position=call)
     return h.writes(RESPONSE[rank], position, f"a{call}").reads(RESPONSE[rank], position, f"a{call}").observes(
         "core.0", "rpc-reply", call=call if taken_for is None else taken_for, rank=rank, status=0)
 
@@ -297,7 +297,7 @@ def replies_come_while_a_later_call_is_open() -> Builder:
 def a_rank_answers_after_calls_that_it_had_to_leave_alone() -> Builder:
     h = _calls(0, 0, None)
     for call in (0, 1):
-        h.observes("worker.1", "rpc", call=call, method="m", position=call)
+        h.executes("worker.1", call=call, method="m", position=call)
     return _answer(h, 1, 2, 0)
 
 
@@ -345,7 +345,7 @@ def one_call_at_a_time_is_answered_by_the_output_rank() -> Builder:
 
 def _raised(rank: int) -> Builder:
     h = _calls(0).called("a")
-    h.observes(f"worker.{rank}", "rpc", call=0, method="m", position=0)
+    h.executes(f"worker.{rank}", call=0, method="m", position=0)
     return h.observes(f"worker.{rank}", "rpc-raised", call=0, method="m", error="ValueError: x")
 
 
@@ -405,7 +405,7 @@ def a_failure_is_read_after_its_call_and_the_core_sleeps_on() -> Builder:
 
 def _executed(h: Builder, rank: int, *calls: int) -> Builder:
     for call in calls:
-        h.observes(f"worker.{rank}", "rpc", call=call, method="m", position=call)
+        h.executes(f"worker.{rank}", call=call, method="m", position=call)
     return h
 
 
@@ -433,7 +433,7 @@ def _steps(*numbers: int) -> Builder:
     h = _calls(*(0 for _ in numbers))
     for rank in (0, 1):
         for call, number in enumerate(numbers):
-            h.observes(f"worker.{rank}", "rpc", call=call, method="execute_model", step=number)
+            h.executes(f"worker.{rank}", call=call, method="execute_model", step=number)
     return h
 
 

@@ -15,7 +15,7 @@ def _calls(*output_ranks: int | None, first: int = 0, method: str = "m") -> Buil
 
 def _executes(h: Builder, rank: int, call: int, *, answers: int = 1, raises: bool = False) -> Builder:
     """A rank executes a call, and answers it so many times."""
-    h.observes(f"worker.{rank}", "rpc", call=call, method="m")
+    h.executes(f"worker.{rank}", call=call, method="m")
     if raises:
         h.observes(f"worker.{rank}", "rpc-raised", call=call, method="m", error="ValueError: x")
     for _ in range(answers):

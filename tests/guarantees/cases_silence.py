@@ -219,7 +219,7 @@ def _cannot_read_its_second_call(*, said: int | None = 1, begins: bool = False, 
         if call == 1 and said is None:
             continue
         if call != 1 and (call == 0 or begins):
-            h.observes("worker.1", "rpc", call=call, method="execute_model", step=call)
+            h.executes("worker.1", call=call, method="execute_model", step=call)
         if call == 2 and refuses:
             h.observes("worker.1", "rpc-raised", call=call, method="execute_model",
                        error="RuntimeError: no step is executed behind one that failed (unreadable RPC: of no kind)")

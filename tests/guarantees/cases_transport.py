@@ -238,7 +238,7 @@ def _calls_its_worker(*, core_hears: bool = True, worker_hears: bool = True) -> 
         if heard:
             h.receives(edge, "ready")
     h.observes("core.0", "rpc-call", call=0, method="get_num_blocks", output_rank=None)
-    return h.observes("worker.0", "rpc", call=0, method="get_num_blocks")
+    return h.executes("worker.0", call=0, method="get_num_blocks")
 
 
 @accepts("handshake-order")

@@ -287,7 +287,7 @@ def _takes(h: Builder, rank: int, *calls: int, executes: bool = True) -> Builder
         h.observes(f"worker.{rank}", "queue-wait", ring="rpc", began=h.now - .1, deadline=None, ended=h.now,
                    outcome="ok")
         if executes:
-            h.observes(f"worker.{rank}", "rpc", call=call, method="m")
+            h.executes(f"worker.{rank}", call=call, method="m")
     return h
 
 

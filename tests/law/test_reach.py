@@ -90,7 +90,7 @@ def _kept(h: Builder, e: int) -> Builder:
     if not h.of_a_worker:
         return h.observes(f"frontend.{e}", "closing", kept={"requests": 0, "calls": 1})
     core, worker = f"core.{e}", "worker.1.0" if e else "worker.0"
-    h.observes(core, "rpc-call", call=4, method="execute_model").observes(worker, "rpc", call=4, method="execute_model")
+    h.observes(core, "rpc-call", call=4, method="execute_model").executes(worker, call=4, method="execute_model")
     h.observes(core, "blocks", free=8, used=0, cached=0, total=8, requests=0, errors=[], untold=False)
     return h.observes(worker, "parent-gone", kept={"requests": 1})
 

@@ -116,6 +116,11 @@ class Stage:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
 
+    def mark(self, node: str, name: str, **data: Any) -> None:
+        site = f"{node}/mark:{name}"
+        nth = self.counts[site] = self.counts.get(site, 0) + 1
+        self.journals[node].append(Kind.CROSSING, site, nth=nth, data=data)
+
     def see(self, node: str, name: str, **data: Any) -> None:
         self.journals[node].append(Kind.OBSERVATION, name, data=data)
 
@@ -139,7 +144,7 @@ class Stage:
         workers = [str(node) for node in self.topology.workers]
         for name in workers:
             self.message(f"core.0->{name}/rpc", position=self.position)
-            self.see(name, "rpc", call=self.position, method="execute_model", position=self.position, step=number)
+            self.mark(name, "executing", call=self.position, method="execute_model", step=number)
         speaking = [name for name in workers if name not in silent]
         for name in speaking:
             self.pass_time(self.step_s / 8)

@@ -211,7 +211,7 @@ def _judge_queues(finding: Finding, engine: EngineLife) -> None:
         worker = engine.worker(rank)
         if worker not in history.by_node("born") or not history.play.says_why:
             continue  # it is the core itself, or an engine of old, whose answers had no such word
-        for node, other, work in ((core, worker, called), (worker, core, history.by_node("rpc").get(worker, ()))):
+        for node, other, work in ((core, worker, called), (worker, core, history.executed.get(worker, ()))):
             heard = history.receives(f"{other}->{node}/{Channel.OVERFLOW.value}")
             if work and not (heard and heard[0].number < work[0].number):
                 finding.broke("{} was at work before it had heard that {}'s ring is complete", node, other,

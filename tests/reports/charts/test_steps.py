@@ -56,7 +56,7 @@ def test_a_call_ends_with_what_its_thread_does_next(ended, at):
 
 def test_a_sample_is_of_the_step_before_it_and_other_calls_are_no_steps():
     told = Told("worker.0").step(1.0, 7, 0).sample(2.0, 1).answers(2.5)
-    told.at(3.0, "rpc", call=2, method="check_health").at(3.0, "worker.0/mark:executing", call=2, method="check_health")
+    told.at(3.0, "worker.0/mark:executing", call=2, method="check_health")
     assert spans(lanes_of(history(TWO, OVERLAPPING, told)), "worker.0", "main") == [
         ("execute_model", 7, 1.0, 2.0), ("sample_tokens", 7, 2.0, 2.5)]
 
@@ -69,8 +69,8 @@ def test_a_call_without_an_end_lasts_as_long_as_its_process_and_says_so():
 
 
 def test_a_core_that_is_its_own_worker_executes_its_steps():
-    told = core((0.0, 4.0), (1.0, 6.0)).at(6.0, "step", call=3, step=2)
-    told.at(6.0, "core.0/mark:executing", call=3, method="execute_model").at(8.0, "rpc-reply", call=3, rank=0)
+    told = core((0.0, 4.0), (1.0, 6.0))
+    told.at(6.0, "core.0/mark:executing", call=3, method="execute_model", step=2).at(8.0, "rpc-reply", call=3, rank=0)
     assert spans(lanes_of(history(tensor_parallel(1), told)), "core.0", "main") == [("execute_model", 2, 6.0, 8.0)]
 
 

@@ -36,12 +36,10 @@ class Told:
 
     def step(self, ms: float, number: int, call: int) -> Told:
         self.at(ms, f"core.0->{self.node}/rpc:receive", position=call)
-        self.at(ms, "rpc", call=call, method="execute_model", step=number)
-        return self.at(ms, f"{self.node}/mark:executing", call=call, method="execute_model")
+        return self.at(ms, f"{self.node}/mark:executing", call=call, method="execute_model", step=number)
 
     def sample(self, ms: float, call: int) -> Told:
         self.at(ms, f"core.0->{self.node}/rpc:receive", position=call)
-        self.at(ms, "rpc", call=call, method="sample_tokens")
         return self.at(ms, f"{self.node}/mark:executing", call=call, method="sample_tokens")
 
     def hands(self, ms: float, number: int, what: str = "hidden_states", **data: Any) -> Told:

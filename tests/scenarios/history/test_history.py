@@ -140,7 +140,7 @@ def busy(requests: int = 8, steps: int = 16) -> Builder:
         h.observes("core.0", "rpc-call", call=step, method="execute_model", output_rank=0)
         h.writes(RPC[0], step).crosses(f"{RPC[1]}:send", f"m{step}", position=step, bytes=8, overflow=False)
         for rank in (0, 1):
-            h.reads(RPC[rank], step).observes(f"worker.{rank}", "rpc", call=step, method="execute_model", position=step)
+            h.reads(RPC[rank], step).executes(f"worker.{rank}", call=step, method="execute_model", position=step)
             for _ in range(5):
                 h.crosses(f"worker.{rank}/collective:enter")
         h.writes("worker.0->core.0/response", step, f"a{step}").reads("worker.0->core.0/response", step, f"a{step}")

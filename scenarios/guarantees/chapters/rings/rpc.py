@@ -26,6 +26,7 @@ from scenarios.history.names import kind_of, rank_of
 
 CHAPTER = "Ring and collective RPC"
 _NUMBER = attrgetter("number")
+_EXECUTING = mark_site("", Mark.EXECUTING)
 SOURCE = "vLLM V1 executor"
 
 
@@ -81,10 +82,10 @@ def _judge_answering(finding: Finding, core: str, rank: int, calls: list[Record]
         return
     current: Record | None = None
     sent = due = 0
-    told = [*history.by_node("rpc").get(worker, ()), *history.by_node("rpc-raised").get(worker, ()),
+    told = [*history.executed.get(worker, ()), *history.by_node("rpc-raised").get(worker, ()),
             *history.sends(f"{worker}->{core}/{Channel.RESPONSE.value}")]
     for record in sorted(told, key=_NUMBER):
-        if record.site == "rpc":
+        if record.site.endswith(_EXECUTING):
             if current is not None and sent != due:
                 break
             current, sent, due = record, 0, int(asked.get(record.data["call"], False))
@@ -104,7 +105,7 @@ def _judge_late_answering(finding: Finding, worker: str, asked: dict[int, bool],
     """The copy thread answers the same calls in the same order, each once, when the next one may be under way."""
     history = finding.history
     raised = {record.data["call"] for record in history.by_node("rpc-raised").get(worker, ())}
-    owed = [call for record in history.by_node("rpc").get(worker, ())
+    owed = [call for record in history.executed.get(worker, ())
             if asked.get(call := record.data["call"]) or call in raised]
     given = history.crossings.get(mark_site(worker, Mark.COPIED), ())
     numbers = [send.number for send in sends]
@@ -166,7 +167,7 @@ def _judge_positions(finding: Finding, core: str, rank: int, replies: list[Recor
     worker = history.engine_of(core).worker(rank)
     edge = f"{worker}->{core}/{Channel.RESPONSE.value}"
     late = history.play.config.scheduler.async_scheduling  # by the copy thread, while the next call is executed
-    executed = history.crossings.get(mark_site(worker, Mark.COPIED), []) if late else history.by_node("rpc").get(
+    executed = history.crossings.get(mark_site(worker, Mark.COPIED), []) if late else history.executed.get(
         worker, [])
     written: dict[int, int] = {}
     at = 0
@@ -266,7 +267,7 @@ def _judge_open(finding: Finding, node: str, raised: Record, engine: EngineLife)
 def check_workers_in_step(history: History) -> Finding:
     finding = Finding(history)
     executed: dict[EngineLife, dict[str, list[int]]] = defaultdict(dict)
-    for node, records in history.by_node("rpc").items():
+    for node, records in history.executed.items():
         executed[history.engine_of(node)][node] = [record.data["call"] for record in records]
     for engine, workers in executed.items():
         core = engine.core
@@ -280,7 +281,7 @@ def check_workers_in_step(history: History) -> Finding:
                                  len(other))
                     finding.broke("{} executed call {} where {} {}", node, mine[place], what,
                                   other[place] if place < len(other) else "nothing", node=node,
-                                  at=history.by_node("rpc")[node][place].at)
+                                  at=history.executed[node][place].at)
                     break
         for node in workers:
             _judge_spared(finding, node, core)
@@ -296,7 +297,7 @@ def check_workers_in_step(history: History) -> Finding:
 
 def _judge_numbers(finding: Finding, node: str) -> None:
     """A worker executes each step of its core, from the first one on."""
-    steps = [record.data.get("step") for record in finding.history.by_node("rpc")[node]
+    steps = [record.data.get("step") for record in finding.history.executed[node]
              if record.data["method"] == "execute_model"]
     if steps != list(range(len(steps))):
         finding.broke("{} executed the steps {}", node, steps, node=node)
@@ -310,8 +311,8 @@ def _judge_spared(finding: Finding, node: str, core: str) -> None:
     waits = [wait for wait in history.by_node("queue-wait").get(node, ()) if "rpc" in (wait.data.get("ring") or "")]
     taken = history.receives(f"{core}->{node}/{Channel.RPC.value}")
     open_one: Record | None = None
-    for record in sorted([*taken, *history.by_node("rpc")[node], *waits], key=_NUMBER):
-        if record.site == "rpc":
+    for record in sorted([*taken, *history.executed[node], *waits], key=_NUMBER):
+        if record.site.endswith(_EXECUTING):
             open_one = None
         elif record.site == "queue-wait" and (open_one is None or record.data["began"] <= open_one.at):
             continue  # the wait that found it is over when it is taken

@@ -1,6 +1,6 @@
 """A worker of vLLM's that computes nothing: tokens come from words kept in its cache (`words`), faults from the play.
 
-What it does on the way of a step is on record as our own worker's would be: mark executing, `rpc`, and what it raised.
+What it does on the way of a step is on record as our own worker's would be: mark executing, and what it raised.
 In each step its ranks meet in a gloo barrier, as in a model's all-reduce: who is missing holds up the others. Of
 engines that step together all ranks meet, in dummy batches, too. A single rank is a part of its core: what it does is
 on record there.
@@ -134,7 +134,6 @@ class StandInWorker(Called, WorkerBase):
 
     def _executing(self, method: str) -> None:
         if self._seat is not None:
-            self._seat.observe("rpc", call=self._calls, method=method)
             self._seat.mark(Mark.EXECUTING, call=self._calls, method=method)
         self._calls += 1
 
