@@ -108,14 +108,17 @@ setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=python3.12')"
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
 ifeq ($(strip $(VENV_FLAGS)),)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@# A pip of its own takes longer to install than all the rest: the interpreter's, if it has one, serves as well.
+	test -x $(VENV)/bin/uv || { $(PYTHON) -m venv --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(VENV)/bin/python install --quiet --disable-pip-version-check uv; } || { \
+	  $(PYTHON) -m venv $(VENV) && $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv; }
 	@# Without wheels at hand uv chooses the torch that fits this machine; where its index cannot be reached, PyPI's.
 	links="$(FIND_LINKS)"; install="$(VENV)/bin/uv pip install --quiet --python $(VENV)/bin/python -c requirements.lock"; \
 	if [ -n "$$links" ]; then UV_FIND_LINKS="$$links" $$install -e '.[engine,test]'; \
 	else $$install --torch-backend=auto -e '.[engine,test]' || $$install -e '.[engine,test]'; fi
 else
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
 	@# What the system has stays as it is, so it is not pinned, and only what it lacks is installed.
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[engine,test]'
 endif

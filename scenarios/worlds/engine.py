@@ -104,7 +104,7 @@ class RealActor(Connected):
         ours, theirs = context.Pipe()
         super().__init__(ours)
         self.process = context.Process(target=target, args=(recipe, theirs), name=name)
-        with home.starting(), fork_server.without_main():
+        with home.starting(), fork_server.without_main(), fork_server.in_turn():
             self.process.start()
         self._end = self.process.sentinel
         theirs.close()

@@ -8,10 +8,13 @@ context and one thread. On GPUs nothing is forked: processes are spawned.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -41,10 +44,21 @@ def without_main() -> Iterator[None]:
         sys.modules["__main__"] = kept
 
 
+@contextlib.contextmanager
+def in_turn() -> Iterator[None]:
+    """Around the start of a process. Of programs that start their first one at once, as lanes do, one server imports
+    at a time: what it has to compile the others would compile, too, each for itself.
+    """
+    if forkserver._forkserver._forkserver_pid is not None:
+        yield
+        return
+    with Path(__file__).with_name("preload.py").open() as imported:
+        fcntl.flock(imported, fcntl.LOCK_EX)
+        yield  # a start is over when the server has imported, and forked
+
+
 def stop() -> None:
     """End the fork server of this process and its resource tracker, if they were started."""
-    from multiprocessing import forkserver, resource_tracker
-
     forkserver._forkserver._stop()
     resource_tracker._resource_tracker._stop()
 
