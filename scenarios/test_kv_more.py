@@ -135,7 +135,7 @@ globals().update(family(__name__, (
          plan(drop(KV, nth=1)), HEALED, play={
              "config": lab_config(kv_events=EVENTS, cache={"num_gpu_blocks": 26},
                                   scheduler={"max_num_batched_tokens": 256}),
-             "workload": recorded("eight-mixed").then(add(2, 3), behind=("r3", ENDED)).then(add(5))}),
+             "workload": recorded("eight-growing").then(add(2, 3), behind=("r3", ENDED)).then(add(5))}),
     Case("test_replay_comes_twice",
          "A question is doubled on its way, so the whole answer comes twice; one of its batches comes a third time.",
          plan(drop(KV, nth=5), duplicate(QUESTIONS, nth=2), duplicate(ANSWERS, nth=2)), HEALED),
@@ -144,7 +144,7 @@ globals().update(family(__name__, (
          "question counts as open.",
          plan(drop(KV, nth=5), corrupt(QUESTIONS, nth=2, byte=27)),
          (kv_gap_seen, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)),
-), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
+), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-growing"), config=lab_config(kv_events=EVENTS)))
 
 globals().update(family(__name__, (
     Case("test_live_batches_go_on_during_a_replay",

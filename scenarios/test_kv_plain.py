@@ -94,5 +94,5 @@ globals().update(family(__name__, (
               duplicate(ANSWERS, nth=34)),
          (kv_mirror_true, kv_seq, kv_asks_in_time, kv_tells_what_came),
          play={"options": Options(without_epochs=True, late_subscriber=True)}),
-), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS),
+), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-growing"), config=lab_config(kv_events=EVENTS),
     options=Options(without_epochs=True)))

@@ -102,7 +102,7 @@ globals().update(family(__name__, (
          "Batches come by numbers that nobody has given: answers give them away, and what they hid is healed.",
          plan(drop(KV, nth=24), drop(QUESTIONS, nth=3)), (kv_mirror_true, kv_replay_complete),
          play={"options": Options(misnumbered_batch=True)}),
-), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
+), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-growing"), config=lab_config(kv_events=EVENTS)))
 
 globals().update(family(__name__, (
     Case("test_two_ask_for_everything_and_one_asks_again",

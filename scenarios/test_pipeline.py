@@ -43,7 +43,7 @@ WHOLE = (pp_tokens_match, pp_no_stale_slot)
 TOLD = (pp_stage_death_told, ends_once, nothing_left_behind)
 TWO_OF_TWO, FOUR = tensor_parallel(2, pp=2), tensor_parallel(1, pp=4)
 FOUR_STAGES = {"topology": FOUR, "config": under_pressure(model=DEEP, bounds=NAMED),
-               "workload": pressure("deep/eight-mixed")}
+               "workload": pressure("deep/eight-growing")}
 
 globals().update(family(__name__, (
     Case("test_two_stages",
@@ -64,7 +64,7 @@ globals().update(family(__name__, (
     Case("test_four_stages_of_unequal_layers",
          "Five layers in four stages, four steps in flight.",
          Plan(), (*IN_ORDER, *WHOLE), play={"topology": FOUR, "config": under_pressure(model=DEEP),
-                                            "workload": pressure("deep/eight-mixed")}),
+                                            "workload": pressure("deep/eight-growing")}),
     Case("test_two_stages_of_promised_tokens",
          "With async scheduling the last stage tells the first one what it has sampled.",
          Plan(), (*IN_ORDER, *WHOLE, async_same_tokens, placeholders_conserved), play={"config": PROMISED}),
@@ -76,7 +76,7 @@ globals().update(family(__name__, (
          "Four stages, five steps in flight: those between the first and the last never see a token.",
          Plan(), (*IN_ORDER, *WHOLE, async_same_tokens), play={
              "topology": FOUR, "config": under_pressure(model=DEEP, scheduler={"async_scheduling": True}),
-             "workload": pressure("deep/eight-mixed")}),
+             "workload": pressure("deep/eight-growing")}),
     Case("test_two_stages_drain",
          "SIGTERM with a step in each stage: what was accepted is answered.",
          plan(terminate("core.0", at=marked("core.0", Mark.SUBMITTED), nth=8)),

@@ -37,7 +37,7 @@ def under_pressure(**changes):
 BY_PRIORITY = under_pressure(scheduler={"policy": "priority"})
 
 
-def pressure(name: str = "eight-mixed") -> Workload:
+def pressure(name: str = "eight-growing") -> Workload:
     """Shared beginnings, a prompt of many steps, aborts of who runs, waits and gave way; then some of it over again."""
     return (recorded(name)
             .then(add(1, 2, 6, 3, 4), steps=8).then(add(7, 5), abort(6), steps=10)
@@ -47,14 +47,14 @@ def pressure(name: str = "eight-mixed") -> Workload:
 
 def no_sooner() -> Workload:
     """One may end from its thirtieth token on, and does so at its thirty-fourth; all give way when it has some."""
-    found = recorded("eight-mixed")
+    found = recorded("eight-growing")
     found = asked(found, 6, stop_token_ids=[found.requests[6].reference_token_ids[33]], min_tokens=30)
     return found.then(add(6, 1), steps=20).then(utility("reset_prefix_cache", True), add(3))
 
 
 def urgent() -> Workload:
     """Who comes later is often more urgent; some are as urgent as others, one that runs is aborted."""
-    return (prioritised(recorded("eight-mixed"), 0, 5, 3, 3, 1, 3, 2, 4)
+    return (prioritised(recorded("eight-growing"), 0, 5, 3, 3, 1, 3, 2, 4)
             .then(add(1, 7), steps=3).then(add(6), steps=12).then(add(2, 3, 5, 4), steps=8)
             .then(add(1, name="again"), abort(5), steps=6).then(add(5, name="once more")))
 
@@ -78,7 +78,7 @@ def calls() -> Workload:
 
 def conversation() -> Workload:
     """What was answered is asked about: a whole block of it, blocks and a piece, one token less than a block."""
-    found = recorded("eight-mixed")
+    found = recorded("eight-growing")
     for index, tokens in ((6, 35), (1, 11), (6, 34), (7, 8), (5, 15)):
         found = continued(found, index, tokens)
     return (found.then(add(6, 1, 7, 5), behind=("r6", ENDED)).then(add(8, 9, 10), behind=("r9", 1))
@@ -119,7 +119,7 @@ globals().update(family(__name__, (
     Case("test_blocks_are_larger_than_prompts",
          "Requests of different length end in their first block: none looks at what another one has there.",
          Plan(), (tokens_match_reference, blocks_conserved),
-         play={"workload": recorded("eight-mixed").then(add(1, 5, 7)),
+         play={"workload": recorded("eight-growing").then(add(1, 5, 7)),
                "config": lab_config(cache={"block_size": 64, "num_gpu_blocks": 16})}),
     Case("test_urgent_requests_go_first",
          "Requests with priorities, more than may run: who is more urgent comes in first, and gives way last.",
@@ -150,7 +150,7 @@ globals().update(family(__name__, (
     Case("test_long_prompts_leave_room",
          "Of a long prompt no step computes more than a threshold: short requests come in beside it.",
          Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),
-         play={"workload": recorded("eight-mixed"),
+         play={"workload": recorded("eight-growing"),
                "config": lab_config(scheduler={"max_num_batched_tokens": 64, "long_prefill_token_threshold": 20})}),
     Case("test_a_long_prompt_is_taken_at_once", "In one step, with more tokens than attend together.", Plan(),
          (tokens_match_reference, blocks_conserved),
@@ -159,7 +159,7 @@ globals().update(family(__name__, (
     Case("test_one_token_at_a_time",
          "Blocks of one token, steps of one token, one request at a time, and nothing is kept of it.",
          Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),
-         play={"workload": recorded("eight-mixed").then(add(1, 7), steps=4).then(add(1, name="again")),
+         play={"workload": recorded("eight-growing").then(add(1, 7), steps=4).then(add(1, name="again")),
                "config": lab_config(cache={"block_size": 1, "num_gpu_blocks": 30, "enable_prefix_caching": False},
                                     scheduler={"max_num_batched_tokens": 1, "max_num_seqs": 1})}),
     Case("test_streams_end_by_themselves",
@@ -182,7 +182,7 @@ globals().update(family(__name__, (
     Case("test_request_that_no_cache_could_hold_comes_twice",
          "Its message is doubled, and its prompt is longer than the whole cache: it is taken once, and fails alone.",
          plan(duplicate(REQUESTS, nth=2)), (bad_request_isolated, blocks_conserved, ends_once),
-         play={"workload": recorded("eight-mixed").then(add(0, 1), steps=2).then(add(2)),
+         play={"workload": recorded("eight-growing").then(add(0, 1), steps=2).then(add(2)),
                "config": lab_config(cache={"num_gpu_blocks": 24})}),
     Case("test_calls_of_the_core",
          "Each call is answered with what it asked for, or with why that cannot be done; in between steps are counted.",

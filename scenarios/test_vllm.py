@@ -87,4 +87,4 @@ globals().update(family(__name__, (
     Case("test_vllm_is_killed_at_rest", "Killed when all is done: whoever asks for the health is told.",
          lambda victim: plan(kill(victim, at="core.0/mark:executed", nth=20)), (health_is_true,),
          each=("core.0", "worker.1"), only=THERE, play={"options": Options(await_death_s=3.0)}),
-), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
+), topology=tensor_parallel(2), workload=recorded("eight-growing")))

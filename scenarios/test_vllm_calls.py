@@ -20,7 +20,7 @@ from scenarios.lab.family import Case, family
 from scenarios.workloads import Action, add, recorded, utility
 
 THERE = Only(world="vllm", reason="these are calls of vLLM's client")
-EIGHT = recorded("eight-mixed")
+EIGHT = recorded("eight-growing")
 ALL = range(len(EIGHT.requests))
 
 

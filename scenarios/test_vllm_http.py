@@ -23,7 +23,7 @@ from scenarios.lab.settings import lab_config
 from scenarios.workloads import abort, add, oddly, recorded, utility
 
 THERE = Only(world="vllm", reason="this is vLLM's server")
-EIGHT = recorded("eight-mixed")
+EIGHT = recorded("eight-growing")
 #: Two that cannot be sent to the core, and then one that could be.
 TWICE = msgspec.structs.replace(oddly(EIGHT, 0, temperature="one", top_k="beyond 64 bits"), free=True).then(
     add(0, name="bad-1"), behind=("bad-1", 99)).then(add(0, name="bad-2"), behind=("bad-2", 99)).then(add(1))

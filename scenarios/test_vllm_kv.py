@@ -51,9 +51,9 @@ globals().update(family(__name__, (
                                     scheduler={**SMALL["scheduler"], "async_scheduling": True})}),
     Case("test_vllm_events_of_a_reset", "The cache is cleared between two requests: that is told with the next ones.",
          plan(drop(KV, nth=3)), HEALED, only=THERE, play={
-             "workload": recorded("eight-mixed").then(add(*range(4)), behind=("r3", 10_000)).then(
+             "workload": recorded("eight-growing").then(add(*range(4)), behind=("r3", 10_000)).then(
                  utility("reset_prefix_cache")).then(add(4, 5))}),
     Case("test_vllm_gap_is_older_than_its_window", "The publisher keeps two batches, and ten do not come: what is gone "
          "for good is said to be gone.", plan(drop(KV, nth=5, times=10)), (kv_gap_seen, kv_gap_too_old), only=THERE,
          play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
-), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
+), topology=tensor_parallel(2, subscribers=1), workload=recorded("eight-growing"), config=lab_config(kv_events=EVENTS)))

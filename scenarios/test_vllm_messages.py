@@ -31,9 +31,9 @@ ADD, ABORT, NOTICE = {"type": "ADD"}, {"type": "ABORT"}, {"type": "ENGINE_CORE_D
 #: More than any message has: all of it passes before the connection ends.
 WHOLE = 1 << 20
 #: What has no end by then is given up by its caller.
-GIVEN_UP = {"workload": recorded("eight-mixed").then(add(*range(8)), steps=70).then(abort(*range(8)))}
+GIVEN_UP = {"workload": recorded("eight-growing").then(add(*range(8)), steps=70).then(abort(*range(8)))}
 #: A request is aborted amid the others' tokens, and a call follows when all is done.
-ABORTED = {"workload": recorded("eight-mixed").then(add(*range(8)), steps=4).then(abort(6), steps=70).then(
+ABORTED = {"workload": recorded("eight-growing").then(add(*range(8)), steps=4).then(abort(6), steps=70).then(
     utility("reset_prefix_cache"))}
 #: A start that is stuck is seen so sooner.
 SOON = {"config": lab_config(bounds={"startup_s": 8.0})}
@@ -86,4 +86,4 @@ globals().update(family(__name__, (
     Case("test_vllm_start_is_stuck", "A worker stands still while it loads: the documented time-out of a start does "
          "not end it.", lambda victim: plan(stall(victim, at=f"{victim}/mark:loading")), (),
          each=("worker.0",), only=THERE, broken=(start_ends,), play=SOON),
-), topology=tensor_parallel(2), workload=recorded("eight-mixed")))
+), topology=tensor_parallel(2), workload=recorded("eight-growing")))

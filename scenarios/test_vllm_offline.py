@@ -21,7 +21,7 @@ from scenarios.lab.family import Case, family
 from scenarios.workloads import add, generated, oddly, recorded, utility
 
 THERE = Only(world="vllm", reason="this is vLLM's LLM")
-EIGHT = recorded("eight-mixed")
+EIGHT = recorded("eight-growing")
 MOMENTS = {"prefill": ("core.0/mark:executed", 1), "decode": ("core.0/mark:scheduled", 6)}
 TOLD = (ends_once, death_is_told)
 
@@ -56,4 +56,4 @@ globals().update(family(__name__, (
     Case("test_vllm_program_goes_on_after_an_error", "A call of generate has failed of a request that cannot be sent: "
          "the next one waits for that request for ever.", Plan(), (), only=THERE, play={"workload": AGAIN},
          broken=(ends_once,)),
-), topology=tensor_parallel(2), workload=generated("eight-mixed"), options=Options(synchronous=True)))
+), topology=tensor_parallel(2), workload=generated("eight-growing"), options=Options(synchronous=True)))

@@ -49,7 +49,7 @@ def _free(workload: Workload) -> Workload:
     return msgspec.structs.replace(workload, free=True)
 
 
-ALL = _free(recorded("eight-mixed"))
+ALL = _free(recorded("eight-growing"))
 
 
 #: All ask for one engine. What another one has is aborted when it is given up, or is done by then:
@@ -59,7 +59,7 @@ OF_ONE = for_ranks(ALL, dict.fromkeys(range(len(ALL.requests)), 0))
 
 def _rested() -> Workload:
     """A request, then surely none, then one more: it comes to ranks at rest."""
-    found = recorded("eight-mixed").then(add(0), behind=("r0", ENDED))
+    found = recorded("eight-growing").then(add(0), behind=("r0", ENDED))
     for _ in range(25):
         found = found.then(utility("is_paused"), steps=0)
     return _free(found.then(add(1)))
@@ -117,7 +117,7 @@ globals().update(family(__name__, (
     Case("test_vllm_ranks_go_on_that_have_not_paused", "Engines in step at rest are asked to go on, behind a request: "
          "the one that has it ignores that, the other one waits in a collective of its own, and both for ever.",
          Plan(), (), only=THERE, broken=(ends_once,),
-         play=_in(IN_STEP, _free(recorded("eight-mixed").then(add(0), utility("resume_scheduler"))))),
+         play=_in(IN_STEP, _free(recorded("eight-growing").then(add(0), utility("resume_scheduler"))))),
     Case("test_vllm_rank_is_killed_at_start", "An engine is killed while another one starts: the start ends.",
          lambda victim: plan(kill(victim, at="core.0/mark:loading")), (start_ends,), each=("core.1", "coordinator.0"),
          only=THERE, play=_in(IN_STEP)),

@@ -15,7 +15,7 @@ from scenarios.lab.settings import lab_config
 from scenarios.workloads import add, oddly, recorded
 
 THERE = Only(world="vllm", reason="these are fields of vLLM's requests")
-EIGHT = recorded("eight-mixed")
+EIGHT = recorded("eight-growing")
 BAD, *GOOD = range(len(EIGHT.requests))
 
 

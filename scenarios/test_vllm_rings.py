@@ -81,4 +81,4 @@ globals().update(family(__name__, (
         hang("worker.1", at=marked("worker.1", Mark.EXECUTING), nth=EXECUTES, until=until("worker.1/rpc:store.read")),
         behind("f1", stall("worker.1", at="worker.1/rpc:store.read", until=SOME_TIME))),
         (tokens_match_reference, tokens_in_order), only=THERE),
-), topology=tensor_parallel(2), workload=recorded("eight-mixed"), **ASYNC))
+), topology=tensor_parallel(2), workload=recorded("eight-growing"), **ASYNC))

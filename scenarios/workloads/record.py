@@ -27,7 +27,7 @@ from scenarios.workloads.build_model import DEEP_DIR, MODEL_DIR, tale
 
 RECORDED_DIR = Path(__file__).parents[1] / "recorded"
 #: What the model of five layers is asked.
-DEEP = ("eight-mixed", "sixty-four")
+DEEP = ("eight-mixed", "eight-growing", "sixty-four")
 #: Sums in another order (tensor parallel, chunks, batches) move a logit by about 1e-5.
 LEAST_MARGIN = 0.02
 
@@ -125,9 +125,9 @@ class Prompts:
                 yield ids
 
 
-def eight_mixed(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
+def eight_mixed(recorder: ReferenceRecorder, prompts: Prompts, most: int = 24) -> list[dict[str, Any]]:
     """Long, short, three with 64 shared tokens (one only by its first 40), one that stops by itself, and one
-    that grows by 48 tokens, so that a small cache must preempt.
+    that grows by `most` tokens.
     """
     shared = next(prompts.of(64, 64))
     return [
@@ -137,9 +137,14 @@ def eight_mixed(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str,
         recorder.record(prompts.of(66, 80, shared), 12),
         recorder.record(prompts.of(60, 80, shared[:40]), 16),
         recorder.record(prompts.of(30, 70), 24, ignore_eos=False, fits=lambda tokens: 6 <= len(tokens) < 24),
-        recorder.record(prompts.of(100, 120), 48),
+        recorder.record(prompts.of(100, 120), most),
         recorder.record(prompts.of(10, 20), 20),
     ]
+
+
+def eight_growing(recorder: ReferenceRecorder, prompts: Prompts) -> list[dict[str, Any]]:
+    """The same, but the one goes on alone for twice as long, so that a small cache must preempt."""
+    return eight_mixed(recorder, Prompts(recorder.tokenizer, seed=1), most=48)
 
 
 def even(count: int, max_tokens: int, least: int = 12, most: int = 40) -> Callable[..., list[dict[str, Any]]]:
@@ -268,6 +273,7 @@ WORKLOADS: dict[str, Callable[[ReferenceRecorder, Prompts], list[dict[str, Any]]
     "unservable": unservable,
     "kept-going": kept_going,
     "long-prompt": long_prompt,
+    "eight-growing": eight_growing,
 }
 
 

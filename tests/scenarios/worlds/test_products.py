@@ -73,7 +73,7 @@ def test_no_promise_is_broken(settings: Settings) -> None:
         scheduler={"async_scheduling": settings.promises})
     play = Play(scenario="product", title="", world="sim", topology=topology, plan=settings.plan, promises=(),
                 config=with_grid(config, topology.engines[0]), virtual_time=True,
-                workload=msgspec.to_builtins(pressure("deep/eight-mixed").played()))
+                workload=msgspec.to_builtins(pressure("deep/eight-growing").played()))
     simulation, lab = play_once(play)
     cells = {cell.guarantee: cell for cell in judge(play, lab, simulation.journal_files()).cells}
     red = {name: cell.evidence[0].text for name, cell in cells.items() if cell.verdict is Verdict.BROKEN}
