@@ -20,6 +20,8 @@ from scenarios.workloads import recorded
 KV = "core.0->subscriber.0/kv"
 #: Events on; a reader that pauses loses what neither side may keep.
 NARROW = {"enable_kv_cache_events": True, "hwm": 2, "subscriber_hwm": 2, "socket_buffer_bytes": 2048}
+#: A subscriber comes back a tenth of a second after its publisher, and is to hear of its next life.
+GROWING = recorded("eight-growing")
 
 
 def churn():
@@ -46,7 +48,7 @@ def test_subscriber_is_too_slow_for_its_high_water_mark(world):
 def test_subscriber_joins_late(world):
     """A subscriber comes when everything has been said: it asks for it from the beginning."""
     run = world.play(
-        topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-growing"),
+        topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"),
         config=lab_config(kv_events={"enable_kv_cache_events": True}), options=Options(late_subscriber=True))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
 
@@ -63,7 +65,7 @@ def test_connection_of_a_subscriber_is_cut(world):
 def test_program_polls_what_it_follows(world):
     """A program polls for what it follows; one batch is lost on its way, and asked for."""
     run = world.play(
-        topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-growing"),
+        topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"),
         config=lab_config(kv_events={"enable_kv_cache_events": True}), options=Options(polling=True),
         plan=plan(drop(KV, nth=5)))
     run.holds(kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_never_stalls, kv_seq)

@@ -55,7 +55,7 @@ def test_replay_requests_are_malformed(world):
     Whose question was none asks again, and is answered, too.
     """
     run = world.play(
-        topology=tensor_parallel(1, subscribers=2), workload=recorded("eight-growing"),
+        topology=tensor_parallel(1, subscribers=2), workload=recorded("eight-mixed"),
         config=lab_config(kv_events=EVENTS),
         plan=plan(drop(KV, nth=5), drop("core.0->subscriber.1/kv", nth=5),
                   truncate(OTHERS_QUESTIONS, nth=2), corrupt(OTHERS_QUESTIONS, nth=3, byte=0),
@@ -69,7 +69,7 @@ def test_replay_requests_by_a_stranger_are_none(world):
     Each is told and not answered; the stranger's own questions and another subscriber's are answered all the same.
     """
     run = world.play(
-        topology=tensor_parallel(1, subscribers=2), workload=recorded("eight-growing"),
+        topology=tensor_parallel(1, subscribers=2), workload=recorded("eight-mixed"),
         # vLLM answers one question in a tenth of a second, also those that make no sense.
         config=lab_config(kv_events=EVENTS, bounds={"replay_s": 1.0}), options=Options(rude_subscriber=True),
         plan=plan(drop(KV, nth=5), drop("core.0->subscriber.1/kv", nth=5)))

@@ -20,7 +20,7 @@ from scenarios.guarantees.all import (
 from scenarios.history.play import Options
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.test_kv import NARROW, churn, patient
+from scenarios.test_kv import GROWING, NARROW, churn, patient
 from scenarios.workloads import ENDED, add, recorded
 
 KV = "core.0->subscriber.0/kv"
@@ -29,11 +29,11 @@ QUESTIONS = "subscriber.0->core.0/replay"
 EVENTS = {"enable_kv_cache_events": True}
 
 
-#: `eight-mixed` makes as many batches, always.
-LAST = 33
+#: `eight-mixed` makes as many batches, always; and `eight-growing`.
+LAST, GROWN = 28, 33
 #: What befalls a replay is the same for few batches and for many; few say it sooner.
 HEALED = (kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)
-AGAIN = Options(kill_all_then_restart=True)
+AGAIN = {"options": Options(kill_all_then_restart=True), "workload": GROWING}
 HELD_AFTER_A_RESTART = (kv_seq, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)
 
 globals().update(family(__name__, (
@@ -52,7 +52,7 @@ globals().update(family(__name__, (
     Case("test_batch_is_lost_in_every_replay",
          "Two batches do not come live, nor one of them in an answer: that is given up. The state that makes up for it "
          "is late.",
-         plan(drop(KV, nth=31), drop(KV, nth=32), *(drop(ANSWERS, nth=nth) for nth in (3, 6, 9, 12)),
+         plan(drop(KV, nth=26), drop(KV, nth=27), *(drop(ANSWERS, nth=nth) for nth in (3, 6, 9, 12)),
               delay(ANSWERS, nth=15, until=until(seconds=0.4))),
          (kv_gap_seen, kv_mirror_true, kv_tells_what_came)),
     Case("test_end_of_an_answer_is_changed",
@@ -62,16 +62,16 @@ globals().update(family(__name__, (
     Case("test_state_is_changed_on_its_way",
          "Two batches are given up. The place of the state that makes up for them is changed on its way, and then it "
          "is of a number that no place has: it is none, and is asked for again.",
-         plan(drop(KV, nth=31), drop(KV, nth=32), *(drop(ANSWERS, nth=nth) for nth in (3, 6, 9, 12)),
+         plan(drop(KV, nth=26), drop(KV, nth=27), *(drop(ANSWERS, nth=nth) for nth in (3, 6, 9, 12)),
               corrupt(ANSWERS, nth=15, byte=15), corrupt(ANSWERS, nth=16, byte=0)),
          (kv_gap_seen,)),
     Case("test_question_is_lost_and_two_answers_do_not_bring_the_batch",
          "Three questions for a batch, one lost and two answered without it: it is given up, as three lost ones would.",
-         plan(drop(KV, nth=32), drop(QUESTIONS, nth=2), drop(ANSWERS, nth=2), drop(ANSWERS, nth=5)),
+         plan(drop(KV, nth=27), drop(QUESTIONS, nth=2), drop(ANSWERS, nth=2), drop(ANSWERS, nth=5)),
          (kv_gap_seen, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)),
     Case("test_two_batches_are_lost_and_one_is_given_up",
          "Of two batches that did not come live the first is given up for want of answers; the other one is healed.",
-         plan(drop(KV, nth=30), drop(KV, nth=32), drop(QUESTIONS, nth=2),
+         plan(drop(KV, nth=25), drop(KV, nth=27), drop(QUESTIONS, nth=2),
               *(drop(ANSWERS, nth=nth) for nth in (2, 4, 7, 9))),
          (kv_gap_seen, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)),
     Case("test_batch_is_lost_behind_one_that_was_given_up",
@@ -98,7 +98,7 @@ globals().update(family(__name__, (
          play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_state_is_lost_on_its_way",
          "Two holes are older than the window, and the state is lost as often as it is asked for: it stays unknown.",
-         plan(drop(KV, nth=29), drop(KV, nth=31), drop(QUESTIONS, nth=2),
+         plan(drop(KV, nth=24), drop(KV, nth=26), drop(QUESTIONS, nth=2),
               *(drop(ANSWERS, nth=nth) for nth in (5, 7, 9))),
          (kv_gap_too_old, kv_asks_in_time, kv_tells_what_came),
          play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
@@ -114,28 +114,29 @@ globals().update(family(__name__, (
          "It dies before it was asked for a batch that did not come: it is lost before the restart. Another is late.",
          plan(drop(KV, nth=32), drop(QUESTIONS, nth=2), delay(KV, nth=31, until=until(seconds=0.2))),
          (kv_seq, kv_mirror_true, kv_asks_in_time),
-         play={"options": AGAIN}),
+         play=AGAIN),
     Case("test_publisher_is_started_again_and_nothing_of_it_is_heard",
          "Amid its life live falls silent, and in the next one, too: the subscriber hears of that by asking. Only "
          "live batches have told it which life it was.",
-         plan(drop(ANSWERS, nth=1), drop(KV, nth=14, times=53)), HELD_AFTER_A_RESTART, play={"options": AGAIN}),
+         plan(drop(ANSWERS, nth=1), drop(KV, nth=14, times=53)), HELD_AFTER_A_RESTART, play=AGAIN),
     Case("test_first_batch_of_a_next_life_is_lost",
          "The publisher is started again. Two answers lack its first batch: a third one brings it.",
-         plan(drop(KV, nth=LAST + 1), drop(ANSWERS, match={"seq": 0}, times=2)), HELD_AFTER_A_RESTART,
-         play={"options": AGAIN}),
+         plan(drop(KV, nth=GROWN + 1), drop(ANSWERS, match={"seq": 0}, times=2)), HELD_AFTER_A_RESTART,
+         play=AGAIN),
     Case("test_publisher_is_started_again_while_its_state_is_asked_for",
          "It dies with the question for its state, and its next life answers: that is not taken for the old one.",
-         plan(drop(KV, nth=31, times=2), drop(QUESTIONS, nth=3), drop(ANSWERS, nth=5), drop(KV, nth=34, times=33)),
+         plan(drop(KV, nth=31, times=2), drop(QUESTIONS, nth=3), drop(ANSWERS, nth=5),
+              drop(KV, nth=GROWN + 1, times=GROWN)),
          HELD_AFTER_A_RESTART,
          play={"options": Options(kill_all_then_restart=True, rest_s=0.1),  # so long the question may be on its way
-               "config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
+               "workload": GROWING, "config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_batch_of_two_that_begin_alike_is_lost",
          "Two are computed at once, and neither finds the other's blocks: of the second one's only the last are new. A "
          "third one takes some of the first one's, whose content the second one's still hold.",
          plan(drop(KV, nth=1)), HEALED, play={
              "config": lab_config(kv_events=EVENTS, cache={"num_gpu_blocks": 26},
                                   scheduler={"max_num_batched_tokens": 256}),
-             "workload": recorded("eight-growing").then(add(2, 3), behind=("r3", ENDED)).then(add(5))}),
+             "workload": recorded("eight-mixed").then(add(2, 3), behind=("r3", ENDED)).then(add(5))}),
     Case("test_replay_comes_twice",
          "A question is doubled on its way, so the whole answer comes twice; one of its batches comes a third time.",
          plan(drop(KV, nth=5), duplicate(QUESTIONS, nth=2), duplicate(ANSWERS, nth=2)), HEALED),
@@ -144,7 +145,7 @@ globals().update(family(__name__, (
          "question counts as open.",
          plan(drop(KV, nth=5), corrupt(QUESTIONS, nth=2, byte=27)),
          (kv_gap_seen, kv_mirror_true, kv_asks_in_time, kv_tells_what_came)),
-), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-growing"), config=lab_config(kv_events=EVENTS)))
+), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
 
 globals().update(family(__name__, (
     Case("test_live_batches_go_on_during_a_replay",

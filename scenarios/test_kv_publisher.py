@@ -47,14 +47,14 @@ globals().update(family(__name__, (
          (kv_sent_once,)),
     Case("test_state_is_of_batches_that_never_came",
          "Batches are older than the window, and no later one comes live: the state tells how far the publisher is.",
-         plan(drop(KV, nth=20, times=3), drop(KV, nth=25, times=9),
-              delay(QUESTIONS, nth=3, until=until(f"{KV}:send", 33))), (kv_mirror_true, kv_gap_too_old,
+         plan(drop(KV, nth=15, times=3), drop(KV, nth=20, times=9),
+              delay(QUESTIONS, nth=3, until=until(f"{KV}:send", 28))), (kv_mirror_true, kv_gap_too_old,
                                                                        kv_tells_what_came),
          play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2})}),
     Case("test_last_batches_find_the_queue_full",
          "The publisher's thread stands still until the last three batches find its queue full: that is told. Who asks "
          "meanwhile hears of what was sent.",
-         plan(hang("core.0", at=f"{KV}:send", nth=26, until=until(marked("core.0", Mark.KV_DROPPED), 3)),
+         plan(hang("core.0", at=f"{KV}:send", nth=21, until=until(marked("core.0", Mark.KV_DROPPED), 3)),
               drop(KV, nth=5), delay(QUESTIONS, nth=2, until=until(marked("core.0", Mark.KV_DROPPED)))),
          (kv_sent_once, kv_seq, kv_gap_too_old),
          play={"config": lab_config(kv_events={**EVENTS, "max_queue_size": 4})}),
@@ -80,7 +80,7 @@ globals().update(family(__name__, (
          play={"options": Options(noisy_publisher=True), "config": lab_config(kv_events={**EVENTS, "topic": "kv"})}),
     Case("test_subscriber_leaves_amid_its_answer",
          "Who asked has left when the rest of its answer is due: that is told, and the engine goes on.",
-         plan(drop(KV, nth=31), terminate("subscriber.0", at=f"{ANSWERS}:receive", nth=2),
+         plan(drop(KV, nth=26), terminate("subscriber.0", at=f"{ANSWERS}:receive", nth=2),
               hang("core.0", at=f"{ANSWERS}:send", nth=3, until=until(seconds=0.5))), (kv_sent_once,),
          play={"config": lab_config(kv_events=EVENTS, bounds={"replay_s": 1.0})}),
     Case("test_state_is_passed_by",
@@ -102,7 +102,7 @@ globals().update(family(__name__, (
          "Batches come by numbers that nobody has given: answers give them away, and what they hid is healed.",
          plan(drop(KV, nth=24), drop(QUESTIONS, nth=3)), (kv_mirror_true, kv_replay_complete),
          play={"options": Options(misnumbered_batch=True)}),
-), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-growing"), config=lab_config(kv_events=EVENTS)))
+), topology=tensor_parallel(1, subscribers=1), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS)))
 
 globals().update(family(__name__, (
     Case("test_two_ask_for_everything_and_one_asks_again",

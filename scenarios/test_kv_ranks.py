@@ -37,7 +37,7 @@ def ranks(first: int = 0) -> Topology:
 def test_one_of_two_ranks_loses_a_batch(world, transport):
     """Rank 0 loses a batch and replays it while rank 1 publishes beside it: each subscriber hears its own rank."""
     run = world.play(
-        topology=ranks(), workload=recorded("eight-growing"), config=lab_config(kv_events=TRANSPORTS[transport]),
+        topology=ranks(), workload=recorded("eight-mixed"), config=lab_config(kv_events=TRANSPORTS[transport]),
         plan=plan(drop(KV, nth=5)))
     run.holds(kv_ranks_apart, kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq, two_on_one_host)
 
@@ -46,7 +46,7 @@ def test_one_of_two_ranks_loses_a_batch(world, transport):
 def test_one_of_two_ranks_dies(world, rank):
     """One rank's core is killed with a batch in its hands, the other publishes on: nobody takes it for the dead one."""
     run = world.play(
-        topology=ranks(rank), workload=recorded("eight-growing"),
+        topology=ranks(rank), workload=recorded("eight-mixed"),
         config=lab_config(kv_events=TRANSPORTS["tcp"], bounds={"cleanup_s": 2.0}),
         plan=plan(kill("core.0", at=f"{KV}:send", nth=10)))
     run.holds(kv_ranks_apart, death_is_told, ends_once, nothing_left_behind, two_on_one_host)
@@ -64,6 +64,6 @@ def test_one_of_two_ranks_is_killed_and_started_again(world, rank):
 def test_two_ranks_are_asked_for_everything_at_once(world):
     """Both subscribers come when all has been said, and ask for it side by side: each is answered by its own rank."""
     run = world.play(
-        topology=ranks(), workload=recorded("eight-growing"), config=lab_config(kv_events=EVENTS),
+        topology=ranks(), workload=recorded("eight-mixed"), config=lab_config(kv_events=EVENTS),
         options=Options(late_subscriber=True))
     run.holds(kv_ranks_apart, kv_gap_seen, kv_replay_complete, kv_mirror_true, kv_seq)

@@ -143,29 +143,29 @@ def phases() -> tuple[Phase, ...]:
               plan=plan(terminate("core.0", at=marked("core.0", Mark.STEP), nth=4))),
         Phase(name="events", topology=tensor_parallel(2, subscribers=1), config=lab_config(kv_events=_EVENTS),
               workload=pair),
-        Phase(name="events of the same twice", topology=_HEARD, workload=recorded("eight-mixed").then(
+        Phase(name="events of the same twice", topology=_HEARD, workload=recorded("eight-growing").then(
             add(2, 3), steps=2).then(abort(2, 3)), config=lab_config(
                 kv_events=_EVENTS, scheduler={"max_num_batched_tokens": 256})),  # both find nothing, and store the same
         Phase(name="plain events", topology=_HEARD, config=lab_config(kv_events=_EVENTS), workload=pair,
               options=Options(without_epochs=True), plan=plan(drop(_KV, nth=2))),
         Phase(name="events and nobody answers", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS, bounds={"replay_s": 2.0}), workload=recorded("eight-mixed"),
+              config=lab_config(kv_events=_EVENTS, bounds={"replay_s": 2.0}), workload=recorded("eight-growing"),
               plan=plan(drop(_ANSWERS), drop(_KV, nth=3), drop(_KV, nth=5), drop(_ASKED, nth=3, times=3))),
         Phase(name="plain events and an answer of the life before", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-growing"),
               options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
                   drop(_KV, nth=29), drop(_KV, match={"seq": 28}, nth=2), drop(_ANSWERS, match={"seq": 28}, nth=2),
                   delay(_ANSWERS, nth=2, times=4, until=Until(seconds=0.15)),  # it comes amid the next life's own
                   delay(_ANSWERS, nth=6, times=27, until=Until(seconds=0.06)))),
         Phase(name="plain events of which the last one is overtaken by an answer", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-growing"),
               options=Options(without_epochs=True), plan=plan(delay(_KV, nth=33, until=Until(seconds=0.4)))),
         Phase(name="plain events and one of the life before just where the next one is", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-growing"), options=Options(
                   without_epochs=True, kill_all_then_restart=True), plan=plan(
                   delay(_KV, nth=29, until=Until(seconds=0.138)))),  # between the next life's batches 27 and 28
         Phase(name="events of a life that is over, behind the next one's", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-growing"),
               options=Options(kill_all_then_restart=True), plan=plan(
                   drop(_ANSWERS), drop(_KV, times=31), delay(_KV, nth=32, until=Until(seconds=0.107)),
                   drop(_KV, nth=33))),  # nobody has followed it before
@@ -180,26 +180,26 @@ def phases() -> tuple[Phase, ...]:
               config=lab_config(kv_events={**_EVENTS, "buffer_steps": 2}), options=Options(kill_all_then_restart=True),
               plan=plan(drop(_KV, nth=2, times=2), drop(_ASKED, nth=3))),
         Phase(name="events that cannot be", topology=_HEARD, config=lab_config(kv_events=_EVENTS), calm=True,
-              workload=recorded("eight-mixed"), options=Options(
+              workload=recorded("eight-growing"), options=Options(
                   impossible_events=True, misnumbered_batch=True, kill_all_then_restart=True)),
         Phase(name="plain events of a life that only answers tell of", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-growing"), options=Options(
                   without_epochs=True, kill_all_then_restart=True, await_death_s=0.5), plan=plan(
                   drop(_KV, nth=33, times=34), drop(_ASKED, nth=2), *(drop(_ANSWERS, nth=nth) for nth in (2, 5, 8)))),
         Phase(name="plain events that come a life too late", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"),
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-growing"),
               options=Options(without_epochs=True, kill_all_then_restart=True), plan=plan(
                   drop(_KV, nth=21), delay(_KV, nth=33, until=Until(seconds=0.232)), drop(_KV, nth=40),
                   drop(_KV, nth=42), drop(_ANSWERS, nth=4), drop(_ANSWERS, nth=41),
                   *(delay(_ANSWERS, nth=nth, until=Until(seconds=held_s)) for nth, held_s in (
                       (2, 0.24), (3, 0.24), (39, 0.014), (40, 0.0142), (42, 0.0145))))),
         Phase(name="plain events of a life before, behind what answers brought", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-growing"), options=Options(
                   without_epochs=True, kill_all_then_restart=True, await_death_s=1.3), plan=plan(
                   drop(_KV, nth=2, times=18), delay(_KV, nth=20, until=Until(seconds=2.21)),
                   drop(_KV, nth=21, times=46), drop(_ANSWERS, nth=98))),  # the same batch of the life after
         Phase(name="plain events of a life that is heard where the one before ended", topology=_HEARD, calm=True,
-              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-mixed"), options=Options(
+              config=lab_config(kv_events=_EVENTS), workload=recorded("eight-growing"), options=Options(
                   without_epochs=True, kill_all_then_restart=True), plan=plan(
                   drop(_KV, nth=26, times=8), drop(_KV, nth=36),
                   delay(_ANSWERS, nth=2, times=3, until=Until(seconds=0.03)))),
