@@ -33,14 +33,14 @@ SOON_GIVEN_UP = {"config": lab_config(bounds={"request_s": 1.2})}
 
 
 def test_burst_each_way_with_pausing_readers(world):
-    """20,500 frames each way; both readers pause until 15,000 stand in front of them."""
+    """11,000 frames each way; both readers pause until 9,500 stand in front of them."""
     run = world.play(
         topology=tensor_parallel(1),
-        workload=recorded("single").then(add(0), utility("ping", 7, times=20_500)),
+        workload=recorded("single").then(add(0), utility("ping", 7, times=11_000)),
         config=lab_config(bounds={"request_s": 60.0, "stall_s": 20.0}),
         plan=plan(
-            hang("core.0", at=f"{REQUESTS}:receive", nth=100, until=until(f"{REQUESTS}:send", 15_000)),
-            hang("frontend.0", at=f"{OUTPUTS}:receive", nth=100, until=until(f"{OUTPUTS}:send", 15_000))))
+            hang("core.0", at=f"{REQUESTS}:receive", nth=100, until=until(f"{REQUESTS}:send", 9_500)),
+            hang("frontend.0", at=f"{OUTPUTS}:receive", nth=100, until=until(f"{OUTPUTS}:send", 9_500))))
     run.holds(hwm0_no_loss, edge_fifo)
 
 

@@ -1,11 +1,14 @@
 """Imported by the fork server: what a process of a play would otherwise import, or find out, in its first second."""
 
 import gc
-import multiprocessing.popen_fork
-import multiprocessing.popen_forkserver
 
-import msgspec
-import torch
+gc.disable()  # an import leaves no garbage, and makes objects by the hundred thousand to look through for some
+
+import multiprocessing.popen_fork  # noqa: E402
+import multiprocessing.popen_forkserver  # noqa: E402
+
+import msgspec  # noqa: E402
+import torch  # noqa: E402
 
 torch.set_num_threads(1)  # a thread pool would not survive the fork
 
@@ -39,5 +42,6 @@ TYPES = (
 for kind in TYPES:
     msgspec.msgpack.Decoder(kind)
 gc.freeze()  # what is shared is no garbage: to look through it would copy it
+gc.enable()
 
 __all__ = ["engine", "faults", "multiprocessing", "safetensors", "scenarios", "torch", "zmq"]

@@ -16,7 +16,7 @@ HIGH_WATER_MARK = Mutant(
         # Who waits for the answers to what was lost would hold the play up for ever; and not a minute of a real one.
         Edit("scenarios/test_transport.py",
              "            hang(\"frontend.0\", at=f\"{OUTPUTS}:receive\", nth=100, until=until(f\"{OUTPUTS}:send\", "
-             "15_000))))\n", "            ))\n"),
+             "9_500))))\n", "            ))\n"),
         Edit("scenarios/test_transport.py", "\"request_s\": 60.0", "\"request_s\": 10.0")))
 
 NEWEST_FIRST = Mutant(
