@@ -98,9 +98,9 @@ SPARED_RANK = Mutant(
     bug="A rank does not execute what it has not to answer.",
     breaks=these("workers-in-step"), along=these("tokens-match-reference", "ring-bounded-wait", "blocks-conserved"),
     edits=(Edit("engine/worker/worker_loop.py",
-                "        yield Observe(\"rpc\", _named(call_id, method, args))\n",
+                "        if method == \"execute_model\" and output_rank == rank:\n",
                 "        if output_rank not in (None, rank):\n            continue\n"
-                "        yield Observe(\"rpc\", _named(call_id, method, args))\n"),))
+                "        if method == \"execute_model\" and output_rank == rank:\n"),))
 
 OWN_ORDER = Mutant(
     id="own-order", scenario="test_nothing_goes_wrong",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,9 +41,9 @@ class Worker:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def execute_model(self, step: int) -> None:
-        self.done.append(f"execute {step}")
-        if step == 1:
+    def execute_model(self, step: Any) -> None:
+        self.done.append(f"execute {step.step}")
+        if step.step == 1:
             raise ValueError("a device fell off")
 
     def sample_tokens(self, grammar_output: None) -> None:
@@ -56,19 +57,24 @@ def call(hand: Hand, rank: Rank, method: str, *args: Any) -> Any:
     return hand.run(rank.call(7, method, args, {}))
 
 
+def execute(hand: Hand, rank: Rank, step: int) -> None:
+    call(hand, rank, "execute_model", SimpleNamespace(step=step))
+
+
 def test_behind_a_step_that_failed_a_rank_executes_no_other_one_and_answers_all_else() -> None:
     hand, rank = Hand(), Rank()
     worker = hand.worker = Worker()
-    call(hand, rank, "execute_model", 0)
+    execute(hand, rank, 0)
     with pytest.raises(ValueError, match="fell off"):
-        call(hand, rank, "execute_model", 1)
+        execute(hand, rank, 1)
     for _ in range(2):
         call(hand, rank, "sample_tokens", None)
         with pytest.raises(RuntimeError, match=r"behind one that failed \(ValueError: a device fell off\)"):
-            call(hand, rank, "execute_model", 2)
+            execute(hand, rank, 2)
     assert worker.done == ["execute 0", "execute 1", "sample", "sample"]
     assert call(hand, rank, "check_health") == "well"
     assert [mark for mark, _ in hand.marks] == [Mark.EXECUTING.value] * 7, "also where it refuses"
+    assert [said.get("step") for _, said in hand.marks] == [0, 1, None, 2, None, 2, None]
 
 
 def test_behind_a_call_that_could_not_be_read_no_step_is_executed() -> None:
@@ -77,7 +83,7 @@ def test_behind_a_call_that_could_not_be_read_no_step_is_executed() -> None:
     rank.lost("unreadable RPC: torn")
     rank.lost("later")
     with pytest.raises(RuntimeError, match=r"behind one that failed \(unreadable RPC: torn\)"):
-        call(hand, rank, "execute_model", 0)
+        execute(hand, rank, 0)
     assert hand.worker.done == []
 
 
@@ -86,5 +92,5 @@ def test_a_call_that_is_no_step_may_fail_and_steps_go_on() -> None:
     hand.worker = Worker()
     with pytest.raises(AttributeError):
         call(hand, rank, "no_such_method")
-    call(hand, rank, "execute_model", 0)
+    execute(hand, rank, 0)
     assert hand.worker.done == ["execute 0"]
