@@ -102,8 +102,8 @@ def interrupting(seconds: float, work: Callable[[], Any] | None = None) -> Itera
         raise InterruptedError
 
     before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

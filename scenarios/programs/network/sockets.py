@@ -245,7 +245,7 @@ def _is_interrupted(ask: Asking) -> None:
                     break
                 came.append(got[1])
 
-        with interrupting(0.01), contextlib.suppress(InterruptedError):
+        with contextlib.suppress(InterruptedError), interrupting(0.01):  # it may come before the wait has begun
             read()
         read()
         ask("whether messages are whole behind an interruption", lambda: all(
