@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
-import resource
 import threading
 import time
 
@@ -12,6 +11,7 @@ import pytest
 
 from engine.ipc import wait
 from engine.ipc.wait import SHORT_WAIT_S, FutexDoorbell, Spin, SpinThenNap, SpinThenSleep, _Habit, has_futex
+from tests.engine.ipc.queue_lab import used_s, wake_costs_s
 
 
 @pytest.fixture
@@ -121,10 +121,7 @@ def test_ringers_without_a_common_counter_always_change_the_word(line):
 
 def test_a_sleeper_uses_no_processor_time(line):
     bell = FutexDoorbell(line, 0)
-    before = resource.getrusage(resource.RUSAGE_THREAD)
-    bell.wait(bell.seen(), 0.5)
-    after = resource.getrusage(resource.RUSAGE_THREAD)
-    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 0.02
+    assert used_s(lambda: bell.wait(bell.seen(), 0.5)) < 0.02
 
 
 @pytest.mark.parametrize("strategy", [SpinThenSleep(), Spin(), SpinThenNap(busy_s=0.0)])
@@ -177,20 +174,18 @@ def test_a_bell_that_is_not_rung_any_more_costs_one_spin_and_then_nothing(line):
     """The least of three: a core that is taken away for a moment counts as time spent. Each wake costs some, too."""
     bell, first, others = FutexDoorbell(line, 0), [], []
 
-    def cost_s(waits: int) -> float:
-        before = resource.getrusage(resource.RUSAGE_THREAD)
+    def wait_often(waits: int) -> None:
         for _ in range(waits):
             assert not bell.wait(bell.seen(), 0.1)
-        after = resource.getrusage(resource.RUSAGE_THREAD)
-        return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
 
+    a_wake_s = wake_costs_s()
     for _ in range(3):
         for _ in range(8):
             waited(bell._habit, SHORT_WAIT_S)
-        first.append(cost_s(1))
-        others.append(cost_s(5))
-    assert min(first) < 3 * SHORT_WAIT_S
-    assert min(others) < 2 * SHORT_WAIT_S  # five waits for less than what one spin takes
+        first.append(used_s(lambda: wait_often(1)))
+        others.append(used_s(lambda: wait_often(5)))
+    assert min(first) < 2 * SHORT_WAIT_S + 0.005 + 4 * a_wake_s
+    assert min(others) < 0.005 + 4 * 5 * a_wake_s
 
 
 def test_a_bell_must_be_aligned(line):
