@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from engine.topology import data_parallel
-from faults.plan import Plan, delay, plan, until
+from engine.topology import Mark, data_parallel
+from faults.plan import Plan, corrupt, delay, marked, plan, until
 from scenarios.guarantees.all import (
     blocks_conserved,
     calls_answered,
     dp_collectives_equal,
     dp_coordinator_in_turn,
     dp_rank_in_turn,
+    dp_wave_monotone,
     dp_work_wakes_all,
     nothing_left_behind,
     pause_exact,
@@ -21,6 +22,8 @@ from scenarios.test_lockstep import rested
 from scenarios.workloads import Workload, add, recorded, utility
 
 PROMISED = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_rank_in_turn)
+#: Of tokens nothing, as the bytes of a message were changed.
+MISREAD = (blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_rank_in_turn, dp_work_wakes_all)
 PAUSE, RESUME = utility("pause_scheduler"), utility("resume_scheduler")
 
 
@@ -48,4 +51,16 @@ globals().update(family(__name__, (
          "The report of a rank's work overtakes that of the end of the wave before.",
          plan(delay("core.0->coordinator.0/report", nth=1, match={"wave_complete": 0}, until=until(seconds=0.2))),
          (*PROMISED, dp_coordinator_in_turn, dp_work_wakes_all), play={"workload": rested()}),
+    Case("test_report_of_a_start_comes_when_its_wave_is_over",
+         "It is passed on, and starts nothing.",
+         plan(delay("core.0->coordinator.0/report", nth=1, match={"start_wave": 0},
+                    until=until(marked("core.0", Mark.WAVE_DONE), 2))),
+         (*PROMISED, dp_coordinator_in_turn, dp_wave_monotone), play={"workload": rested()}),
+    Case("test_report_of_a_start_is_read_as_the_end_of_a_later_wave",
+         "The coordinator believes the group far ahead: who has work wakes the others all the same.",
+         plan(corrupt("core.0->coordinator.0/report", nth=1, match={"start_wave": 0}, byte=34)),
+         MISREAD, play={"workload": rested()}),
+    Case("test_counts_are_read_as_the_start_of_a_later_wave",
+         "It believes that this one runs.",
+         plan(corrupt("core.0->coordinator.0/report", nth=2, byte=45)), MISREAD, play={"workload": rested()}),
 ), topology=data_parallel(2, lockstep=True), config=lab_config(bounds={"collective_s": 0.8})))

@@ -7,6 +7,8 @@ So nothing may rest on the belief but advice.
 Promises
 - Ready is said once every rank's own subscription was seen, by the index in it, however often one of them came.
 - The wave never falls. What is reported of a wave that is over changes nothing; a START carries its wave's number.
+- Whether a wave is over its ranks know better: a START that a rank asks for is passed on, also where the wave seems
+  over. One number that was read wrong would else leave a rank alone for good, and all others with it.
 - While it believes that a wave runs, each publication repeats its START to all ranks: a START that was lost costs time.
 - Counts that are published belong to one step of all ranks where ranks run in lockstep. They go out `changed_s` after
   the last ones if they differ, or the wave does, `unchanged_s` if not; in lockstep up to `settle_s` later while the
@@ -105,9 +107,9 @@ class Board:
         """A rank at rest has work. It runs already."""
         if odd := self._odd_in_wave(rank, wave):
             return [odd]
-        if wave < self.wave or (wave == self.wave and self.running):
-            return []
-        return self._start(wave, rank)
+        if wave < self.wave:
+            return [Start(wave, rank)]
+        return [] if wave == self.wave and self.running else self._start(wave, rank)
 
     def on_wave_complete(self, rank: int, wave: int) -> list[Said]:
         if odd := self._odd_in_wave(rank, wave):

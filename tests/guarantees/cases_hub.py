@@ -68,6 +68,26 @@ def a_report_that_is_lost_is_nothing_that_it_was_told() -> Builder:
     return tells(h.wait(0.096), of(3, 0))
 
 
+def over() -> Builder:
+    """The group rests behind its first wave."""
+    return tells(woken().crosses(f"core.0->{HUB}/report:receive", wave_complete=0), None, 1)
+
+
+@accepts(TURN)
+def a_start_of_a_wave_that_seems_over_is_passed_on() -> Builder:
+    return starts(wakes(over(), 1, 0), 0, 1)
+
+
+@rejects(TURN)
+def a_start_of_a_wave_that_seems_over_is_kept() -> Builder:
+    return counts(wakes(over(), 1, 0), 0, 1, 0)
+
+
+@rejects(TURN)
+def a_wave_that_seems_over_is_said_to_run() -> Builder:
+    return tells(starts(wakes(over(), 1, 0), 0, 1), None, 0, running=True)
+
+
 @rejects(TURN)
 def a_wave_that_runs_is_started_again() -> Builder:
     return starts(wakes(woken(), 0), 0, 0)

@@ -61,8 +61,13 @@ STARTS_WHAT_RUNS = Mutant(
     id="starts-what-runs", scenario="test_ranks_come_to_rest",
     bug="A coordinator starts a wave whenever it is asked for one that is not over, also while it runs.",
     breaks=these("dp-coordinator-in-turn/once"),
-    edits=(Edit(BOARD, "        if wave < self.wave or (wave == self.wave and self.running):\n",
-                "        if wave < self.wave:\n"),))
+    edits=(Edit(BOARD, "wave == self.wave and self.running else", "False else"),))
+
+KEEPS_STARTS = Mutant(
+    id="keeps-starts", scenario="test_report_of_a_start_comes_when_its_wave_is_over",
+    bug="A coordinator keeps a START to itself of a wave that seems over.",
+    breaks=these("dp-coordinator-in-turn/passes"),
+    edits=(Edit(BOARD, "            return [Start(wave, rank)]\n", "            return []\n"),))
 
 STEPS_MIXED = Mutant(
     id="steps-mixed", scenario="test_ranks_come_to_rest",

@@ -44,8 +44,10 @@ class Hub:
         self._said_at = self._heard_at = now
 
     def start(self, rank: int | None, wave: int) -> list[Word]:
-        """Nothing, where that wave is over, or under way."""
-        if (wave, not self.running) < (self.wave, True):
+        """Nothing, where that wave is under way; only what a core has asked for, where it seems over."""
+        if wave < self.wave:
+            return [Start(wave, rank)]
+        if (wave, self.running) == (self.wave, True):
             return []
         self.wave, self.running = wave, True
         return [Start(wave, rank), Notice(None, wave, True)]

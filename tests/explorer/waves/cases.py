@@ -15,7 +15,7 @@ TWICE = (Case(requests=3), Case(requests=2, pauses=1), Case(requests=2, faults=1
 
 #: In full, then three waves with a pause, a message that is lost or doubled, and two repeats; aborts; a front end.
 SHORT = (Case(requests=3, aborts=1), Case(requests=2, pauses=1, aborts=1), Case(requests=2, faults=1, repeats=2),
-         Case(requests=3, client=True),
+         Case(requests=2, faults=1, repeats=1, misread=True), Case(requests=3, client=True),
          Case(requests=3, pauses=1, faults=1, repeats=2, reduced=True),
          Case(requests=3, faults=1, repeats=2, aborts=1, reduced=True),
          Case(requests=3, faults=1, client=True, reduced=True),
@@ -23,7 +23,7 @@ SHORT = (Case(requests=3, aborts=1), Case(requests=2, pauses=1, aborts=1), Case(
 
 FULL = (*SHORT,
         Case(requests=3, pauses=1), Case(requests=3, faults=1, repeats=2),
-        Case(requests=3, faults=2, repeats=1, reduced=True),
+        Case(requests=3, faults=2, repeats=1, reduced=True), Case(requests=3, faults=2, misread=True, reduced=True),
         Case(requests=3, pauses=1, faults=1, repeats=2, aborts=1, reduced=True),
         Case(requests=3, pauses=1, faults=1, client=True, reduced=True),
         Case(ranks=3, requests=3, faults=1, repeats=2, aborts=1, reduced=True),

@@ -52,7 +52,8 @@ _NEXT = "        self.wave += 1\n"
 _FLAG = ' and not (self.protocol == "new" and self.paused)'
 _THIS_WAVE = "        if wave != self.wave:\n            return\n"
 _ENDS = "[WaveComplete(ended)] if self.rank == 0 or not self.coordinated else []"
-_STALE_START = "        if wave < self.wave or (wave == self.wave and self.running):\n            return []\n"
+_STALE_START = "        if wave < self.wave:\n            return [Start(wave, rank)]\n"
+_RUNS = "wave == self.wave and self.running else"
 _STALE_END = "        if wave < self.wave:\n            return []\n        self.wave, self.running"
 _WAITS = "waits for ever in the all-reduce"
 _BARRIER = "        self._resuming = self.due = True\n        return []\n"
@@ -98,11 +99,14 @@ FLAWS = (
     Flaw("START is repeated to all ranks but one", "board",
          (("said.append(Start(self.wave, None))", "said.append(Start(self.wave, 1))"),), LOST, _WAITS),
     Flaw("a late start opens a wave again that is over", "board",
-         ((_STALE_START, _STALE_START.replace("wave < self.wave or ", "")),), TWO, "its wave falls from 1 to 0"),
+         ((_STALE_START, ""),), TWO, "its wave falls from 1 to 0"),
+    Flaw("a start of a wave that seems over is kept to itself", "board",
+         ((_STALE_START, _STALE_START.replace("[Start(wave, rank)]", "[]")),), ONE._replace(faults=1, misread=True),
+         _WAITS),
     Flaw("a late end ends a later wave", "board", ((_STALE_END, _STALE_END.split("\n", 2)[2]),),
          TWO, "wave 1 rests, and it is not over"),
     Flaw("the coordinator takes the next wave's start for this one's", "board",
-         ((_STALE_START, "        if wave < self.wave or self.running:\n            return []\n"),),
+         ((_RUNS, "self.running else"),),
          TWO._replace(repair=False), _WAITS),
 )
 

@@ -21,6 +21,7 @@ class Case(NamedTuple):
     requests: int = 3
     pauses: int = 0
     faults: int = 0  # messages that are lost or come twice
+    misread: bool = False  # or, of ranks' reports, are taken for those of a later wave
     repeats: int = 0
     aborts: int = 0
     protocol: str = "new"
@@ -31,7 +32,7 @@ class Case(NamedTuple):
     coordinated: bool = True
 
     def __str__(self) -> str:
-        flags = [name for name in ("client", "reduced") if getattr(self, name)]
+        flags = [name for name in ("misread", "client", "reduced") if getattr(self, name)]
         flags += [f"no {name}" for name in ("repair", "coordinated") if not getattr(self, name)]
         counts = [f"{getattr(self, name)} {name}" for name in ("ranks", "requests", "pauses", "faults", "repeats",
                                                                "aborts") if getattr(self, name)]

@@ -4,8 +4,9 @@ Promises
 - What runs are the shipped `Waves`, `Board` and `Balance`. Added are channels that keep their order, one for each rank
   to the coordinator and one back, and with `client` those of a front end.
 - Covered is every order in which requests arrive at any rank, steps are taken, requests end after their first or second
-  step or are aborted before, all-reduces are entered and left, messages arrive, are lost or come twice, all ranks are
-  told to pause and to resume, a rank's report is repeated, and the coordinator publishes.
+  step or are aborted before, all-reduces are entered and left, messages arrive, are lost or come twice, or are
+  taken for later ones, all ranks are told to pause and to resume, a rank's report is repeated, and the coordinator
+  publishes.
 - The first broken property ends the search, and a shortest way to it is handed back, move by move.
 
 Properties
@@ -127,7 +128,9 @@ class Explorer(States):
                         return f"START of wave {start // 3} changes rank {table.index} in wave {rank.waves.wave}"
         for number, board in enumerate(self.boards.states):
             for said in range(dead_below(board)):
-                if any(self.boards.after(number, "report", k, said) != (number, (), (), "") for k in range(self.n)):
+                passes = not said & 1 and said >> 1 < board.wave
+                if any(self.boards.after(number, "report", k, said) != (number, ((said >> 1, k),) * passes, (), "")
+                       for k in range(self.n)):
                     return f"what wave {said >> 1} was told of changes the coordinator in wave {board.wave}"
         return ""
 
@@ -214,6 +217,10 @@ class Explorer(States):
                 said = self.channels.states[up][0]
                 self._arrives(state, fault, (system, others), ("report", k, said), self.at_up[k],
                               lambda at, k=k, said=said: self.board_event(at, "report", k, said))
+                if fault and case.misread:
+                    for later in (said + 2, said + 4):
+                        put(others, "misread", "report", k, later, come=self.board_event(
+                            self.take(state, self.at_up[k]) + fault, "report", k, later))
         if again and (case.client or self.boards.states[(state >> self.at_board) & MASK].running):
             put(others, "publish", come=self.board_event(state + again, "publish"))
         if case.client:
@@ -275,8 +282,7 @@ class Explorer(States):
                     return ("start", k, start), self.take(state, self.at_down[k]), ""
             if (up := (state >> self.at_up[k]) & MASK):
                 said = messages[up][0]
-                board = self.boards.states[(state >> self.at_board) & MASK]
-                if said < dead_below(board):
+                if self.is_dead(state, said):
                     return ("report", k, said), self.take(state, self.at_up[k]), ""
         return None
 

@@ -52,7 +52,7 @@ def alive(rank: Rank) -> bool:
 
 
 def dead_below(board: Any) -> int:
-    """A report whose code is below this can never change the coordinator."""
+    """A report whose code is below this can never change the coordinator, though it may pass a START of it on."""
     return 2 * board.wave + board.running
 
 
@@ -112,9 +112,8 @@ class States:
         after = state + ((come.state - number) << self.at_rank[k])
         if come.sends:
             self.crossed.reports(after, k, come.sends)
-            dead = dead_below(self.boards.states[(state >> self.at_board) & MASK]) if self.case.reduced else 0
             for message in come.sends:
-                if self.case.coordinated and message >= dead:
+                if self.case.coordinated and not (self.case.reduced and self.is_dead(after, message)):
                     after = self.put(after, self.at_up[k], message)
         before, info = self._known[k][number], self._known[k][come.state]
         if event[0] == "start":
@@ -122,6 +121,12 @@ class States:
         elif info.stage == IN and before.stage != IN:
             return self._meet(after)
         return self._canonical(after), self._apart(after) if info.wave != before.wave else ""
+
+    def is_dead(self, state: int, report: int) -> bool:
+        """Whether it can never change anybody again: START of its wave can change no rank, either."""
+        if report >= dead_below(self.boards.states[(state >> self.at_board) & MASK]):
+            return False
+        return bool(report & 1) or all([report >> 1 < info.dead_below for info in self.infos(state)])
 
     def board_event(self, state: int, *event: Any) -> tuple[int, str]:
         number = (state >> self.at_board) & MASK

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+_STRUCK = {"lost": "LOST", "twice": "AND IT WILL COME AGAIN", "misread": "MISREAD"}
+
 
 class Counterexample(NamedTuple):
     case: str
@@ -27,8 +29,8 @@ def told(explorer: Any, violation: str, path: list[tuple[int, Any]]) -> Countere
 
 def does(move: Any) -> str:
     what, *rest = move
-    if what in ("lost", "twice"):
-        return f"{'LOST' if what == 'lost' else 'AND IT WILL COME AGAIN'}: {does(rest)}"
+    if what in _STRUCK:
+        return f"{_STRUCK[what]}: {does(rest)}"
     if what in ("start", "report"):
         k, message = rest
         if what == "start":

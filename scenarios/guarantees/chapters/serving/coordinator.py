@@ -22,7 +22,7 @@ from scenarios.guarantees.base import (
     Where,
 )
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.guarantees.readers.hub import Hub, Word, hear, word_of
+from scenarios.guarantees.readers.hub import Hub, Notice, Word, hear, word_of
 from scenarios.history.history import FOREVER, EngineLife, Fate, History, Receipt, Record
 from scenarios.history.names import base, kind_of, life_of, of_life, rank_of
 from scenarios.history.play import Play
@@ -275,8 +275,8 @@ def _judge_turns(finding: Finding, hub: str, ready: Record) -> None:
         else:
             told_at, teller = record.at, record.site.partition("->")[0]
             due.extend(hear(rules, record, rank_of(teller) if kind_of(teller) == NodeKind.CORE else None))
-            if "start_wave" in record.data and not due:
-                finding.witness("{} told of wave {}, which ran or was over", teller, record.data["start_wave"],
+            if "start_wave" in record.data and not any(isinstance(word, Notice) for word in due):
+                finding.witness("{} told of wave {}, which ran or seemed over", teller, record.data["start_wave"],
                                 at=record.at, node=hub)
 
 
@@ -358,12 +358,14 @@ GUARANTEES = (
     Guarantee(
         id="dp-coordinator-in-turn", chapter=CHAPTER, source=SOURCE, check=check_coordinator_in_turn,
         applies=has_coordinator,
-        sentence="A coordinator says what follows from what it was told, in turn: each START and its notice once, "
-                 "counts of steps that all cores have told of, and those that have changed soon.",
-        wrong={"once": "starts a wave that is over, or that runs",
+        sentence="A coordinator says what follows from what it was told, in turn: each START and its notice once, a "
+                 "START that a core asks for also where its wave seems over, counts of steps that all cores have told "
+                 "of, and those that have changed soon.",
+        wrong={"once": "starts a wave that runs",
+               "passes": "keeps to itself what a core asks for in a wave that seems over",
                "whole": "tells counts of which some are of the next step",
                "soon": "tells of counts that have changed as seldom as of those that have not"},
-        witness="clients were told of counts that had changed, or a core told of a wave that ran or was over",
+        witness="clients were told of counts that had changed, or a core told of a wave that ran or seemed over",
         envelope=Envelope(),
     ),
 )

@@ -106,8 +106,7 @@ def check_wave_monotone(history: History) -> Finding:
             _judge_waves(finding, rank)
             for place, node in enumerate(rank.places):
                 _judge_falls(finding, node, rank.forwards(place))
-        said = [record for name in ("start", "notice") for record in history.by_node(name).get(group.hub, ())]
-        _judge_falls(finding, group.hub, sorted(said, key=lambda record: record.number))
+        _judge_falls(finding, group.hub, history.by_node("notice").get(group.hub, []))
     return finding
 
 
