@@ -212,6 +212,11 @@ def decode(parts: Sequence[Any]) -> Any:
                                f"{type(error).__name__}: {error}") from error
 
 
+def bytes_of(made: Any) -> int:
+    """Of what `unpack` or an `object_taker` has made of a chunk: its buffers, or (object, bytes)."""
+    return int(made[1]) if type(made) is tuple else len(made[0]) if len(made) == 1 else sum(map(len, made))
+
+
 def message_bytes(parts: Sequence[Any]) -> int:
     """What these buffers take in a chunk by vLLM's count, which leaves out the flag's byte."""
     return 2 + _LENGTH_BYTES * len(parts) + sum(map(len, parts))
@@ -322,6 +327,15 @@ def _references_of_unused() -> int:
 
 
 _UNUSED = _references_of_unused()
+
+
+#: The single frame by which a writer says that all its readers have subscribed. No payload, nor is what ends with it.
+READY_FRAME: Final = b"READY"
+
+
+def ends_with_ready(frames: list[Any]) -> bool:
+    """Whether it is no payload: READY_FRAME, or what an interrupted writer had sent of one and then that."""
+    return bytes(frames[-1][:len(READY_FRAME) + 1]) == READY_FRAME
 
 
 def overflow_frames(parts: Sequence[Any], position: int) -> list[Any]:

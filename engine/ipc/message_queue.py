@@ -39,11 +39,11 @@ import msgspec
 from engine.effects import CreateRing, OpenRing
 from engine.errors import QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc.end import BELL, OVERFLOW_SOCKET, REMOTE_SOCKET, SPACE, QueueEnd
-from engine.ipc.framing import OVERFLOW, decode, encode_chunk, pack, parts_of, unpack
+from engine.ipc.framing import OVERFLOW, bytes_of, decode, encode_chunk, pack, parts_of, unpack
 from engine.ipc.group import from_process_group
 from engine.ipc.handle import Handle, QueueStats, check_rank, remote_ranks, writer_bell_of
 from engine.ipc.opening import checked_spec, open_local_reader, open_remote_reader, open_writer, spec_of
-from engine.ipc.queue import QueueReader, QueueWriter, bytes_of
+from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import look_at_remotes, wait_for_readers, wait_for_writer
 from engine.ipc.remote import RemoteReader
 from engine.ipc.ring import EMPTY

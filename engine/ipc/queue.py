@@ -21,13 +21,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.effects import Attempt, Loop, MarkPoint, Now, Observe, Receive, RingBell, RingCrossing, Send, WaitBell
 from engine.errors import PeerDeadError, QueueCancelledError, QueueDecodeError, QueueError, QueueTimeoutError
 from engine.ipc.framing import (
     OVERFLOW,
     OVERFLOW_CHUNK,
+    READY_FRAME,
+    bytes_of,
+    ends_with_ready,
     from_overflow_frames,
     is_overflow,
     overflow_frames,
@@ -40,17 +43,19 @@ from engine.ipc.ring import EMPTY, RingReader, RingWriter
 from engine.ports import Unroutable
 from engine.topology import Mark
 
-#: The single frame by which a writer says that all its readers have subscribed. No payload, nor is what ends with it.
-READY_FRAME = b"READY"
 #: A socket does not say when it has room again: its writer looks this often.
 REMOTE_LOOK_S = 0.005
 #: A deadline that is over: look once.
 _AT_ONCE = 0.0
 
 
-def ends_with_ready(frames: list[Any]) -> bool:
-    """Whether it is no payload: READY_FRAME, or what an interrupted writer had sent of one and then that."""
-    return bytes(frames[-1][:len(READY_FRAME) + 1]) == READY_FRAME
+class Within(NamedTuple):
+    """A deadline that is counted from where a wait begins: whoever need not wait asks no clock."""
+
+    seconds: float
+
+
+Deadline = float | Within | None  # monotonic, or counted from now; None: until cancelled
 
 
 class QueueWriter:
@@ -85,12 +90,11 @@ class QueueWriter:
         """The number of the next message, from 0."""
         return self.writer.position
 
-    def enqueue(self, parts: list[Any], deadline: float | None) -> Loop[int]:
+    def enqueue(self, parts: list[Any], deadline: Deadline) -> Loop[int]:
         """Publish one message (the buffers of `framing.encode`) to all readers. -> its number
 
-        Raises QueueTimeoutError when there is no room by `deadline` (monotonic; None: until cancelled),
-        QueueCancelledError when the wait is ended; then nothing was published. Raises QueueError for a message of at
-        least a chunk on a queue without an overflow socket.
+        Raises QueueTimeoutError when there is no room by `deadline`, QueueCancelledError when the wait is ended; then
+        nothing was published. Raises QueueError for a message of at least a chunk where there is no overflow socket.
         """
         if self.unsent is not None or self._begun is not None:
             yield from self._go_on(deadline)
@@ -100,7 +104,7 @@ class QueueWriter:
             raise QueueError(f"{self.name}: a message of {sum(map(len, parts))} bytes does not fit into a chunk of "
                              f"{self.writer.layout.max_chunk_bytes}, and this queue has no overflow socket")
         # There is one writer: room that was seen once stays. So the crossing comes after the wait, once per message.
-        if not (yield self._room) and (yield from self._look_on()) is EMPTY:
+        if not self.writer.has_room and not (yield self._room) and (yield from self._look_on()) is EMPTY:
             yield MarkPoint(Mark.RING_FULL, {"ring": self.name})
             yield from wait_until(self.name, self._look, self._sleep, deadline, self.no_room, self.stats)
         yield RingCrossing(self.name, "send", position, parts, overflow)
@@ -126,7 +130,7 @@ class QueueWriter:
         self.stats.overflows += overflow
         yield RingBell(self.bell)
 
-    def _go_on(self, deadline: float | None) -> Loop[None]:
+    def _go_on(self, deadline: Deadline) -> Loop[None]:
         """What an exception out of a signal handler broke off, to its end. READY_FRAME ends a half-sent message."""
         if self.unsent is not None:
             yield from self._send_payload([READY_FRAME])
@@ -148,7 +152,7 @@ class QueueWriter:
             yield Send(self.overflow_outbox, overflow_frames(parts, position))
         self.unsent = None
 
-    def _send_remote(self, frames: list[Any], deadline: float | None) -> Loop[None]:
+    def _send_remote(self, frames: list[Any], deadline: Deadline) -> Loop[None]:
         """To the readers on other hosts first: they may have to be waited for, room in the ring that was seen stays."""
         outbox = self.remote_outbox
         assert outbox is not None
@@ -236,11 +240,11 @@ class QueueReader:
         """The number of the next message to hand out, from 0."""
         return self.reader.position if self.owed is None else self.owed
 
-    def dequeue(self, deadline: float | None) -> Loop[Any]:
+    def dequeue(self, deadline: Deadline) -> Loop[Any]:
         """Wait for the next message. -> its buffers, for `framing.decode`, or what `take` made of it
 
-        Raises QueueTimeoutError at `deadline` (monotonic; None: until cancelled), QueueCancelledError when the wait is
-        ended, QueueDecodeError for a message that was damaged or lost; the next call then continues behind it.
+        Raises QueueTimeoutError at `deadline`, QueueCancelledError when the wait is ended, QueueDecodeError for a
+        message that was damaged or lost; the next call then continues behind it.
         """
         message = yield from self.try_dequeue()
         if message is EMPTY:
@@ -364,13 +368,8 @@ class QueueReader:
             yield WaitBell(self.bell, _AT_ONCE)  # raises when the writer is dead or this process shuts down
 
 
-def bytes_of(made: Any) -> int:
-    """Of what `take` has made of a chunk: its buffers, or (object, bytes)."""
-    return int(made[1]) if type(made) is tuple else len(made[0]) if len(made) == 1 else sum(map(len, made))
-
-
 def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float | None], Loop[None]],
-               deadline: float | None, refusal: Callable[[], str], stats: QueueStats, *,
+               deadline: Deadline, refusal: Callable[[], str], stats: QueueStats, *,
                last_look: bool = False) -> Loop[Any]:
     """Sleep and look until `look` finds something. -> what it found
 
@@ -378,6 +377,7 @@ def wait_until(name: str, look: Callable[[], Loop[Any]], sleep: Callable[[float 
     after one more look. A wait that slept is told to the judges.
     """
     began = now = yield Now()
+    deadline = now + deadline.seconds if isinstance(deadline, Within) else deadline
     if deadline is not None and now >= deadline:
         raise QueueTimeoutError(f"{name}: {refusal()}")
     outcome, found = "ok", EMPTY

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from engine.effects import Loop, Now, Receive, Send
 from engine.errors import QueueTimeoutError
+from engine.ipc.framing import READY_FRAME
 from engine.ipc.presence import PEER_CHECK_S, RemoteReaders
-from engine.ipc.queue import READY_FRAME, QueueWriter
+from engine.ipc.queue import QueueWriter
 from engine.ipc.ring import MOVE_BYTES
 from engine.ports import Unroutable
 

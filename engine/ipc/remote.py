@@ -25,10 +25,10 @@ from typing import Any
 
 from engine.effects import Attempt, Loop, Now, Receive, RingCrossing
 from engine.errors import PeerDeadError, QueueDecodeError, QueueError
-from engine.ipc.framing import from_overflow_frames
+from engine.ipc.framing import ends_with_ready, from_overflow_frames
 from engine.ipc.handle import QueueStats
 from engine.ipc.presence import TAKEN, TOPIC
-from engine.ipc.queue import REMOTE_LOOK_S, ends_with_ready, wait_until
+from engine.ipc.queue import REMOTE_LOOK_S, wait_until
 from engine.ipc.ring import EMPTY, MAX_CHUNK_BYTES, RingLayout
 from engine.ports import SocketSpec
 from engine.topology import Channel, core, worker

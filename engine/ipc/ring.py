@@ -204,15 +204,32 @@ class RingWriter:
         self._unread = bytes(layout.n_reader)
         #: Messages of so many bytes or more may lie at another chunk's place. Every reader must know of that.
         self.moves_from = sys.maxsize
+        self._room_until = 0  # messages before this one have room
 
     @property
     def position(self) -> int:
         """The number of the next message, from 0."""
         return self._position
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `free` would say so without a look: room that was seen stays."""
+        return self._position < self._room_until
+
     def free(self) -> bool:
         """Whether `try_write` would write now."""
-        flags = bytes(self._memory[self._chunks[self._position % self._max_chunks][0]])
+        if self._position < self._room_until:
+            return True
+        # Readers read in turn: where half of the ring further on all have read, they have so until there.
+        for position in (self._position + self._max_chunks // 2, self._position):
+            if self._takes(position):
+                self._room_until = position + 1
+                return True
+        return False
+
+    def _takes(self, position: int) -> bool:
+        """Whether this message's chunk has nothing that somebody still has to read."""
+        flags = bytes(self._memory[self._chunks[position % self._max_chunks][0]])
         return not flags[0] or 0 not in flags
 
     def try_write(self, parts: Sequence[Any], before: Callable[[Any], object] = bool) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config import Bounds
-from engine.effects import Call, Loop, MarkPoint, Now, Observe, Put, Take, Waiting
+from engine.effects import Call, Loop, MarkPoint, Observe, Put, Take, Waiting
 from engine.ipc.framing import encode
-from engine.ipc.queue import QueueWriter
+from engine.ipc.queue import QueueWriter, Within
 from engine.messages import ReplyStatus
 from engine.topology import Mark
 
@@ -36,7 +36,7 @@ class Answers:
         self._bounds = bounds
 
     def give(self, call_id: int, status: ReplyStatus, value: Any) -> Loop[None]:
-        yield from self._response.enqueue(encode((call_id, int(status), value)), (yield Now()) + self._bounds.rpc_s)
+        yield from self._response.enqueue(encode((call_id, int(status), value)), Within(self._bounds.rpc_s))
 
 
 class LateAnswers(Answers):

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from engine.config import Bounds
-from engine.effects import Call, Describe, Loop, MarkPoint, Now, Observe
+from engine.effects import Call, Describe, Loop, MarkPoint, Observe
 from engine.errors import QueueDecodeError, QueueTimeoutError
 from engine.executor.calls import unreadable
 from engine.ipc.framing import decode
-from engine.ipc.queue import QueueReader
+from engine.ipc.queue import QueueReader, Within
 from engine.messages import ReplyStatus, SchedulerOutput
 from engine.topology import Mark
 from engine.worker.async_output import Answers
@@ -55,10 +55,10 @@ def described_error(error: Exception) -> str:
 
 def worker_busy_loop(rank: int, rpc: QueueReader, answers: Answers, bounds: Bounds) -> Loop[None]:
     """Runs until its process cancels the wait on the ring."""
-    own = Rank()
+    own, a_while = Rank(), Within(bounds.ring_recheck_s)
     while True:
         try:
-            parts = yield from rpc.dequeue((yield Now()) + bounds.ring_recheck_s)
+            parts = yield from rpc.dequeue(a_while)
         except QueueTimeoutError:
             continue  # nobody asked for anything; the next look goes on where this one ended
         try:

@@ -243,11 +243,10 @@ class ModelStandIn:
 
     def sample_tokens(self, grammar_output: None) -> Loop[ModelRunnerOutput | AsyncModelRunnerOutput | None]:
         computed, stage = self._phases.sample(), self._stage
-        if computed is None:
+        if computed is None or not (self._keeps_samples or stage.is_output):
             return None
         if not stage.is_last:
-            if self._keeps_samples:
-                self._await_samples(computed)
+            self._await_samples(computed)
             return None
         yield Sleep(self._costs.model_sample_s)
         if self._keeps_samples:  # each rank goes on with what it sampled

@@ -70,7 +70,7 @@ def _nothing() -> None:
 class SimThread:
     """One thread of one process: runs one loop."""
 
-    __slots__ = ("_alarm_at", "_kernel", "_question", "_question_with", "_stack", "_time", "error", "finished", "first",
+    __slots__ = ("_alarms", "_kernel", "_question", "_question_with", "_stack", "_time", "error", "finished", "first",
                  "hung", "is_main", "looked", "name", "on_finish", "process", "result", "until", "waking")
 
     def __init__(self, process: Home, name: str, loop: Loop[Any], is_main: bool) -> None:
@@ -91,7 +91,7 @@ class SimThread:
         self._stack: list[Loop[Any]] = []
         self._question: Callable[..., Any] | None = _nothing  # asked at each wake-up; None while it runs or is done
         self._question_with: tuple[Any, ...] = ()
-        self._alarm_at = NEVER  # the earliest alarm that is on its way
+        self._alarms = [NEVER]  # that are on their way, the earliest last
         self.enter(loop)
 
     # -- being woken
@@ -124,14 +124,15 @@ class SimThread:
         self.wake()
 
     def _alarm(self, at_s: float) -> None:
-        if at_s == self._alarm_at:
-            self._alarm_at = NEVER
+        alarms = self._alarms
+        if at_s == alarms[-1]:
+            alarms.pop()
         if self._question is None:
             return
         if self.until <= self._time._now:
             self.wake()
-        elif self.until < self._alarm_at:
-            self._alarm_at = self.until
+        elif self.until < alarms[-1]:
+            alarms.append(self.until)
             self._kernel.call_at(self.until, self._alarm, self.until)
 
     @property
@@ -157,8 +158,8 @@ class SimThread:
         self._question = question
         self._question_with = arguments
         self.until = until
-        if until < self._alarm_at:
-            self._alarm_at = until
+        if until < self._alarms[-1]:
+            self._alarms.append(until)
             self._kernel.call_at(until, self._alarm, until)
         return WAIT
 

@@ -211,12 +211,10 @@ SKIPPED_SLOT = Mutant(
     bug="A writer that finds its chunk in use goes on to the next one.",
     breaks=these("ring-exact-prefix/order"),
     along=these("ring-no-overwrite", "workers-in-step", "edge-fifo", "rpc-matched", "tokens-match-reference"),
-    edits=(Edit(
-        "engine/ipc/ring.py", "        return not flags[0] or 0 not in flags\n",
-        """        ready = not flags[0] or 0 not in flags
-        self._position += not ready
-        return ready
-"""),))
+    edits=(
+        Edit("engine/ipc/ring.py", "(self._position + self._max_chunks // 2, self._position):", "(self._position,):"),
+        Edit("engine/ipc/ring.py", "                return True\n        return False\n",
+             "                return True\n        self._position += 1\n        return False\n")))
 
 NO_RECHECK = Mutant(
     id="H06", scenario="test_doorbell_is_lost",
@@ -224,7 +222,7 @@ NO_RECHECK = Mutant(
     breaks=these("ring-no-lost-wakeup"),
     along=these("tokens-match-reference", "ring-bounded-wait", "workers-in-step"),
     edits=(
-        Edit("engine/worker/worker_loop.py", "rpc.dequeue((yield Now()) + bounds.ring_recheck_s)", "rpc.dequeue(None)"),
+        Edit("engine/worker/worker_loop.py", "rpc.dequeue(a_while)", "rpc.dequeue(None)"),
         Edit("engine/process/shell.py",
              "self.left(effect.deadline, self.recheck_s))", "self.left(effect.deadline, 1e6))"),
         Edit("sim/process/answers/rings.py",

@@ -7,8 +7,9 @@ import pytest
 
 from engine.effects import Attempt, Identity, IsAlive, Now, Receive, Send
 from engine.errors import PeerDeadError, QueueTimeoutError
+from engine.ipc.framing import READY_FRAME
 from engine.ipc.presence import LocalReaders, Presence, RemoteReaders
-from engine.ipc.queue import READY_FRAME, QueueReader, QueueWriter
+from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.readiness import wait_for_readers, wait_for_writer
 from engine.ipc.ring import MOVE_BYTES, RingLayout, RingReader, RingWriter
 

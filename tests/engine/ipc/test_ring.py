@@ -259,3 +259,22 @@ def test_the_read_that_makes_room_for_a_full_ring_says_that_the_writer_may_wait(
                 assert took and readers[turn - 1].writer_may_wait()
             if took and chunks > 1 and not full:
                 assert not readers[turn - 1].writer_may_wait()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 7), st.integers(1, 3), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=40))
+def test_a_writer_has_room_as_far_as_all_readers_have_read_and_no_further(chunks, n_reader, turns):
+    writer, readers = ring(n_reader, chunks=chunks)
+    for who, count in turns:
+        for _ in range(count):
+            if who > n_reader:
+                continue
+            if who:
+                readers[who - 1].try_read(bytes)
+                continue
+            room = writer.position - min(reader.position for reader in readers) < chunks
+            if writer.has_room:
+                assert room
+            assert writer.free() is room
+            assert writer.has_room is room
+            assert writer.try_write([b"m"]) is room

@@ -18,6 +18,7 @@ from engine.errors import (
 )
 from engine.ipc.framing import (
     OUT_OF_BAND_BYTES,
+    READY_FRAME,
     decode,
     encode,
     encode_chunk,
@@ -30,7 +31,7 @@ from engine.ipc.framing import (
     rehearsal,
     unpack,
 )
-from engine.ipc.queue import READY_FRAME, QueueReader, QueueWriter
+from engine.ipc.queue import QueueReader, QueueWriter
 from engine.ipc.ring import EMPTY, RingLayout, RingReader, RingWriter
 from engine.topology import Mark
 
