@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.topology import Channel
+from engine.topology import Channel, Mark, mark_site
+from faults.plan import Fate
 from scenarios.history.history import History, Receipt, Record
 
 #: Said by a client right before it sends: what the message is about.
@@ -24,6 +25,20 @@ def is_a_call(history: History, receipt: Receipt) -> bool:
     """Whether the struck message was a call."""
     said = _said(history, receipt)
     return said is not None and said.site not in _SUBJECTS
+
+
+def asks_twice(history: History, receipt: Receipt, answer: Record | None) -> bool:
+    """Whether the struck message asks for steps that are being run already: the same call, once more. Its client takes
+    the answer that comes first, and may ask for more while the first ones are being run.
+    """
+    said = _said(history, receipt)
+    if receipt.fate != Fate.DUPLICATE or said is None or answer is None or not (
+            said.data.get("method") == answer.data.get("method") == "run_steps"):
+        return False
+    begun = history.crossings.get(mark_site(receipt.node, Mark.STEP), ())
+    since = sum(receipt.at <= step.at < answer.at for step in begun)
+    return said.data["ticket"] == answer.data.get("ticket") or (
+        said.data["ticket"] < answer.data.get("ticket", 0) and since <= said.data["args"][0])
 
 
 def _said(history: History, receipt: Receipt) -> Record | None:

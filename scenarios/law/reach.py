@@ -19,7 +19,7 @@ from faults.plan import MESSAGE_FATES, Fate
 from scenarios.history.history import EngineLife, History, Receipt, kind_of
 from scenarios.history.names import base
 from scenarios.history.receipts import DEATH_FATES, STALL_FATES, STOPPED_PART
-from scenarios.law.carried import carried, is_a_call, is_amid_a_call
+from scenarios.law.carried import asks_twice, carried, is_a_call, is_amid_a_call
 from scenarios.law.incidents import LAB, Incident, Sort
 
 Whom = Callable[[History, Receipt, Incident], bool]
@@ -206,7 +206,8 @@ def of_its_callers_while_it_lasts(history: History, receipt: Receipt, incident: 
 def of_its_message(history: History, receipt: Receipt, incident: Incident) -> bool:
     """The request that the message was about; all that are not over yet, if it was about none (a pause, a resume)."""
     if not of_its_engine(history, receipt, incident) or (
-            incident.sort in _LOSS and receipt.comes_within(history.bounds.request_s * _MOST)):
+            incident.sort in _LOSS and receipt.comes_within(history.bounds.request_s * _MOST)
+            and not asks_twice(history, receipt, incident.record)):
         return False
     if incident.sort is Sort.STRANGE and is_a_call(history, receipt):
         return False  # of a request nothing strange comes to pass by it

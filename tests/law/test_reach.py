@@ -237,6 +237,21 @@ def test_what_comes_twice_or_a_little_late_explains_no_failure(
     assert _explained(h, Sort.FAILED) == [None] == _explained(h, Sort.UTILITY)
 
 
+@pytest.mark.parametrize(("method", "ticket", "steps", "is_explained"), [
+    ("run_steps", 1, 2, True), ("run_steps", 1, 3, True), ("run_steps", 2, 1, True), ("run_steps", 2, 3, False),
+    ("run_steps", 0, 0, False), ("ping", 1, 0, False)])
+def test_a_call_for_steps_that_comes_twice_may_fail_and_so_may_the_next_one_while_they_are_run(
+        method: str, ticket: int, steps: int, is_explained: bool) -> None:
+    """Its client takes the first answer: that of the second one, which is refused."""
+    h = history().called("a").observes("frontend.0", "ask", method=method, ticket=1, args=[2])
+    h.crosses(f"{REQUESTS}:send").crosses(f"{REQUESTS}:receive", fate="duplicate")
+    h.fires(Fate.DUPLICATE, f"{REQUESTS}:receive", node="core.0").wait(0.1)
+    for _ in range(steps):
+        h.crosses(STEP).wait(0.1)
+    h.observes("frontend.0", "utility", method=method, failure="steps are being run already", ticket=ticket)
+    assert [cause is not None for cause in _explained(h, Sort.UTILITY)] == [is_explained]
+
+
 @pytest.mark.parametrize(("fate", "until"), [
     (Fate.DUPLICATE, None), (Fate.REORDER, SHORT), (Fate.DELAY, SHORT)])
 def test_a_payload_that_comes_twice_or_a_little_late_ends_nobody(fate: Fate, until: Until | None) -> None:
