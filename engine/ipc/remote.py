@@ -45,6 +45,7 @@ class NoRing:
     """In place of `RingWriter` where no reader is local: there is always room."""
 
     layout = RingLayout(1, MAX_CHUNK_BYTES, 1)
+    has_room = True
 
     def __init__(self) -> None:
         self.position = 0
