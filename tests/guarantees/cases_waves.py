@@ -171,6 +171,12 @@ def the_coordinator_s_wave_falls() -> Builder:
     return h
 
 
+@rejects(MONOTONE)
+def a_coordinator_repeats_the_start_of_a_wave_that_is_over() -> Builder:
+    h = later().observes(HUB, "notice", counts=None, wave=1, running=True, cause="start-wave")
+    return h.observes(HUB, "start", wave=0, exclude=None, cause="time")
+
+
 @silent(MONOTONE)
 def each_start_comes_in_its_wave() -> Builder:
     return start(start(two(), 1, 0, 0, runs=True), 1, 0, 0, runs=False)

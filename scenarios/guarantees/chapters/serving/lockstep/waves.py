@@ -98,6 +98,9 @@ def _judge_answers(finding: Finding, group: Group) -> None:
 
 # -- the number of a wave
 
+#: Why a coordinator says START in a wave that is its core's, and may seem over to itself: it was asked to.
+_PASSED_ON = "start-wave"
+
 
 def check_wave_monotone(history: History) -> Finding:
     finding = Finding(history)
@@ -106,7 +109,9 @@ def check_wave_monotone(history: History) -> Finding:
             _judge_waves(finding, rank)
             for place, node in enumerate(rank.places):
                 _judge_falls(finding, node, rank.forwards(place))
-        _judge_falls(finding, group.hub, history.by_node("notice").get(group.hub, []))
+        said = [record for name in ("start", "notice") for record in history.by_node(name).get(group.hub, ())
+                if name == "notice" or record.data["cause"] != _PASSED_ON]
+        _judge_falls(finding, group.hub, sorted(said, key=lambda record: record.number))
     return finding
 
 
