@@ -20,6 +20,8 @@ from sim.kernel.kernel import Kernel
 from sim.process.holds import Holds
 
 _CROSSING = Kind.CROSSING
+#: What nearly all crossings say of themselves besides. Nobody writes into it.
+_NOTHING: dict[str, Any] = {}
 
 
 class _OnThread:
@@ -67,8 +69,8 @@ class Crossings:
         return not self._special.isdisjoint(sites)
 
     def note(self, site: str, thread: str, digest: str = "", data: dict[str, Any] | None = None,
-             channel: Channel | None = None, frames: Any = None) -> tuple[Fault | None, int]:
-        """Count, judge and record one crossing. -> (the fault that fires here, nth)
+             channel: Channel | None = None, frames: Any = None) -> Fault | None:
+        """Count, judge and record one crossing. -> the fault that fires here: at the site's `counts`th one
 
         `channel` and `frames`: the message, for faults that match on what it says.
         """
@@ -84,11 +86,11 @@ class Crossings:
                 self._occurrences[key] = occurrence + 1
             records = self.records
             records.append(Record(len(records), self._time._now, thread, _CROSSING, site, nth, digest, occurrence,
-                                  data or {}))
-        return None, nth
+                                  data or _NOTHING))
+        return None
 
     def _note_special(self, site: str, nth: int, thread: str, digest: str, data: dict[str, Any] | None,
-                      channel: Channel | None, frames: Any) -> tuple[Fault | None, int]:
+                      channel: Channel | None, frames: Any) -> Fault | None:
         """As `note`, at a site that the plan names."""
         fault = self._befalling(site, None if channel is None else lambda: decoded_of(channel, frames),
                                 0 if frames is None else len(frames))
@@ -98,9 +100,9 @@ class Crossings:
                    data=data)
         if site in self._watched:
             self.holds.crossed(self.name, self.life, site, nth)
-        return fault, nth
+        return fault
 
-    def store(self, site: str, thread: str) -> tuple[Fault | None, int]:
+    def store(self, site: str, thread: str) -> Fault | None:
         """A store of a ring operation is about to be done: as `note`, but recorded only if a fault befalls it."""
         nth = self.counts[site] = self.counts[site] + 1
         if site in self._watched:
@@ -108,7 +110,7 @@ class Crossings:
         fault = self._befalling(site, None)
         if fault is not None:
             fates.note(_OnThread(self, thread), self.name, site, nth, fault)
-        return fault, nth
+        return fault
 
     def _befalling(self, site: str, decoded: Callable[[], Any] | None, frames: int = 0) -> Fault | None:
         """The fault that fires at this crossing, if its victim is there: else nothing befalls anybody."""

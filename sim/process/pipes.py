@@ -27,8 +27,8 @@ def say(process: SimProcess, thread: SimThread, other: SimProcess, message: byte
     edge = birth_edge(process.sim.topology, process.node, other.node)
     if edge is not None:
         site = at(edge, "send")
-        fault, nth = process.note(site, thread.name, *_told(process, message), _BIRTH, [message])
-        if fault is not None and thread.befall(fault, site, nth):
+        fault = process.note(site, thread.name, *_told(process, message), _BIRTH, [message])
+        if fault is not None and thread.befall(fault, site, process.counts[site]):
             return thread.go_on_with(_say_on, process, other, message, edge)
     _say_on(process, other, message, edge)
     return None
@@ -78,7 +78,7 @@ def take(process: SimProcess, thread: SimThread, sender: SimProcess) -> Any:
         message = kin.heard[sender.node].popleft()
         if birth_edge(process.sim.topology, sender.node, process.node) is None:
             return message
-        fault, nth = process.note(site, thread.name, *_told(process, message), _BIRTH, [message])
+        fault, nth = process.note(site, thread.name, *_told(process, message), _BIRTH, [message]), process.counts[site]
         hits_process = fault is not None and fault.fate in PROCESS_FATES
         inbox.arrive(site, (None, [message]), None if hits_process else fault, nth, now)
         if fault is None:

@@ -29,6 +29,22 @@ class PortsOwner(SocketOwner, Protocol):
         """Meet a process fate at a crossing. -> True if the thread stops here, to `go_on_with` the rest later"""
 
 
+class RingSites(dict[tuple[str, str], tuple[Channel, tuple[str, ...]]]):
+    """By ring and operation its channel, and the sites that one of its messages crosses in this process: an edge per
+    reader when it is sent.
+    """
+
+    def __init__(self, rings: dict[str, RingSpec], process: str) -> None:
+        super().__init__()
+        self._rings, self._process = rings, process
+
+    def __missing__(self, key: tuple[str, str]) -> tuple[Channel, tuple[str, ...]]:
+        ring, operation = key
+        spec = self._rings[ring]
+        found = self[key] = spec.channel, ring_sites(spec, self._process, operation)
+        return found
+
+
 class SimPorts:
     def __init__(self, owner: PortsOwner, host: Host, topology: Topology, crossings: Crossings) -> None:
         self._owner = owner
@@ -42,7 +58,7 @@ class SimPorts:
         self.rings: dict[str, RingSpec] = {}
         self.stepped: dict[str, SteppedMemory] = {}  # by `store_place`
         self.current_thread: SimThread | None = None  # which is in the middle of a ring operation
-        self._ring_sites: dict[tuple[str, str], tuple[Channel, tuple[str, ...]]] = {}
+        self.ring_sites = RingSites(self.rings, crossings.name)
 
     # -- opening them
 
@@ -80,16 +96,6 @@ class SimPorts:
 
     # -- rings, as crossings know them
 
-    def ring_sites(self, ring: str, operation: str) -> tuple[Channel, tuple[str, ...]]:
-        """Its channel, and the sites that one of its messages crosses in this process: an edge per reader when it is
-        sent.
-        """
-        found = self._ring_sites.get((ring, operation))
-        if found is None:
-            spec = self.rings[ring]
-            found = self._ring_sites[ring, operation] = spec.channel, ring_sites(spec, self._crossings.name, operation)
-        return found
-
     def stepped_memory(self, ring: str) -> SteppedMemory | None:
         """This process's view of a ring before whose stores it may stop; None where it never does."""
         spec = self.rings.get(ring) if self.stepped else None
@@ -99,10 +105,10 @@ class SimPorts:
         """A store of a ring operation is about to be done."""
         thread = self.current_thread
         assert thread is not None, "a ring operation runs inside of an Attempt"
-        fault, nth = self._crossings.store(site, thread.name)
+        fault = self._crossings.store(site, thread.name)
         if fault is None or fault.fate is Fate.CORRUPT:
             return fault
-        if self._owner.befall(thread, fault, site, nth):
+        if self._owner.befall(thread, fault, site, self._crossings.counts[site]):
             raise StoppedInOperation(resumes=self._owner.alive)
         return None
 

@@ -68,6 +68,7 @@ class SimProcess:
         self.crossings = Crossings(
             sim.kernel, sim.holds, node, lambda fault: sim.struck_by(fault) is not None)
         self.note = self.crossings.note
+        self.counts = self.crossings.counts
         self.observe = self.crossings.observe
         self.recording, self.records = self.crossings.recording, self.crossings.records
         self.node = node
@@ -179,7 +180,7 @@ class SimProcess:
 
     def cut(self, site: str, mended: Callable[[], Any]) -> Fault | None:
         """Count a message on the wire. -> the fault that cuts it here; `mended()` once that lets go"""
-        fault, nth = self.note(site, "wire")
+        fault, nth = self.note(site, "wire"), self.counts[site]
         if fault is not None and fault.until is None and not fault.silent:
             self.crossings.released(fault, "wire", site, nth)
         elif fault is not None and fault.until is not None:

@@ -54,9 +54,9 @@ class SocketPort:
         said = self._says(frames) if self._says is not None else None
         met = None
         for site in self._sites.sent(frames, peer):
-            fault, nth = note(site, thread.name, digest, said, channel, frames)
+            fault = note(site, thread.name, digest, said, channel, frames)
             if fault is not None:
-                met = [*(met or ()), (fault, site, nth)]
+                met = [*(met or ()), (fault, site, self.crossings.counts[site])]
         if met is not None:
             return self._send_after(thread, met, frames, peer, digest)
         return self._send_now(thread, frames, peer, digest)
@@ -106,9 +106,10 @@ class SocketPort:
             if not digest and crossings.recording:
                 digest = digest_of(arrived[1])
             said = self._hears(arrived[1]) if self._hears is not None else None
-            fault, nth = crossings.note(site, thread.name, digest, said, channel, arrived[1])
+            fault = crossings.note(site, thread.name, digest, said, channel, arrived[1])
             if inbox is None:
                 return arrived
+            nth = crossings.counts[site]
             hits_process = fault is not None and fault.fate in PROCESS_FATES
             inbox.arrive(site, arrived, None if hits_process else fault, nth, crossings.kernel.now)
             if fault is None:

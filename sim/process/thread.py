@@ -18,8 +18,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import repeat
 from typing import Any, Protocol
 
-from engine.effects import Effect, Loop, Now, Observe
-from faults.journal import Kind, Record
+from engine.effects import Effect, Loop, Now
 from faults.plan import Fault
 from sim.kernel.kernel import Kernel
 
@@ -29,7 +28,6 @@ Answers = Mapping[type[Effect], Callable[[Any, Any, Any], Any]]
 #: The thread that asked must stop here; what it asked for comes when it goes on.
 WAIT: Any = object()
 NEVER = float("inf")
-_OBSERVATION = Kind.OBSERVATION
 #: Effects in one instant after which a loop is called endless.
 _LIVELOCK_EFFECTS = 1_000_000
 
@@ -50,8 +48,6 @@ class Home(Protocol):
     label: str
     running: bool  # alive and not stopped
     turns: int  # how often its threads went on
-    recording: bool
-    records: list[Record]
 
     def befall(self, thread: SimThread, fault: Fault, site: str, nth: int) -> bool:
         """Meet a process fate at a crossing. -> True if the thread stops here, to `go_on_with` the rest later"""
@@ -192,7 +188,7 @@ class SimThread:
 
     def _advance(self, value: Any, error: BaseException | None) -> None:
         """Run the loop until it waits or ends."""
-        stack, time, process, name = self._stack, self._time, self.process, self.name
+        stack, time, process = self._stack, self._time, self.process
         process.turns += 1
         answers = process.answers
         turns = repeat(None, _LIVELOCK_EFFECTS)
@@ -205,14 +201,8 @@ class SimThread:
                 error = None
                 for _ in turns:
                     kind = type(effect)
-                    if kind is Now:  # the two that are asked for most, and never wait
+                    if kind is Now:  # never waits
                         effect = send(time._now)
-                    elif kind is Observe:
-                        if process.recording:
-                            records = process.records
-                            records.append(Record(len(records), time._now, name, _OBSERVATION, effect.name, 0, "", 0,
-                                                  effect.data))
-                        effect = send(None)
                     else:
                         value = answers[kind](process, self, effect)
                         if value is WAIT:
@@ -235,7 +225,7 @@ class SimThread:
                     return
                 value, error = None, raised
         if stack:
-            process.livelocked(name)
+            process.livelocked(self.name)
             return
         self._finish(value, error)
 

@@ -76,8 +76,8 @@ def _join(process: SimProcess, thread: SimThread, effect: JoinGroup) -> Any:
 def _reduce(process: SimProcess, thread: SimThread, effect: Reduce) -> Any:
     arguments = process, thread, places_of(process)[effect.group], effect.op, effect.values, effect.deadline
     site = process.consensus_site
-    fault, nth = process.note(site, thread.name, "", {"group": effect.group, "operation": effect.op})
-    if fault is not None and thread.befall(fault, site, nth):
+    fault = process.note(site, thread.name, "", {"group": effect.group, "operation": effect.op})
+    if fault is not None and thread.befall(fault, site, process.counts[site]):
         return thread.go_on_with(_enter, *arguments)
     return _enter(*arguments)
 

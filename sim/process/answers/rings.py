@@ -16,11 +16,12 @@ from sim.transport.ring_memory import SteppedMemory, StoppedInOperation
 def _attempt(process: SimProcess, thread: SimThread, effect: Attempt) -> Any:
     ports = process.ports
     thread.looked = ports.doorbells.rings
-    memory = ports.stepped_memory(effect.ring) if ports.stepped else None
-    if memory is None:
-        return effect.operation()
-    memory.begin()
-    return _operate(process, thread, effect, memory)
+    if ports.stepped:
+        memory = ports.stepped_memory(effect.ring)
+        if memory is not None:
+            memory.begin()
+            return _operate(process, thread, effect, memory)
+    return effect.operation()
 
 
 def _operate(process: SimProcess, thread: SimThread, effect: Attempt, memory: SteppedMemory) -> Any:
@@ -43,16 +44,16 @@ def _operate_again(process: SimProcess, thread: SimThread, effect: Attempt, memo
 
 def _ring_crossing(process: SimProcess, thread: SimThread, effect: RingCrossing) -> Any:
     parts, digest, met = effect.parts, "", None
-    channel, sites = process.ports.ring_sites(effect.ring, effect.operation)
+    channel, sites = process.ports.ring_sites[effect.ring, effect.operation]
     alone = len(parts) == 1
     data = {"position": effect.position, "bytes": len(parts[0]) if alone else sum(map(len, parts)),
             "overflow": effect.overflow}
     if process.recording:
         digest = _known_digest(parts[0]) if alone and type(parts[0]) is bytes else digest_of(parts)
     for site in sites:
-        fault, nth = process.note(site, thread.name, digest, data, channel, parts)
+        fault = process.note(site, thread.name, digest, data, channel, parts)
         if fault is not None:
-            met = [*(met or ()), (fault, site, nth)]
+            met = [*(met or ()), (fault, site, process.counts[site])]
     return thread.befall_all(met) if met else None
 
 
@@ -67,11 +68,11 @@ def _known_digest(message: bytes) -> str:
 def _ring_bell(process: SimProcess, thread: SimThread, effect: RingBell) -> Any:
     end = process.ports.bells[effect.bell]
     if end.site is not None:
-        fault, nth = process.note(end.site, thread.name)
+        fault = process.note(end.site, thread.name)
         if fault is not None:
             if fault.fate is Fate.DROP:
                 return None
-            if thread.befall(fault, end.site, nth):
+            if thread.befall(fault, end.site, process.counts[end.site]):
                 return thread.go_on_with(end.bell.ring)
     end.bell.ring()
     return None

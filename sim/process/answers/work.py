@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.effects import Beat, Call, Describe, MarkPoint
+from engine.effects import Beat, Call, Describe, MarkPoint, Observe
 from engine.topology import Mark
+from faults.journal import Kind, Record
 from sim.process.effects import Enter, Hand, RunLoop, Sleep, TakeOver
 from sim.process.process import SimProcess
 from sim.process.thread import Answers, SimThread
 from sim.transport.collectives import Part
 from sim.transport.pipes import Handed
 
+_OBSERVATION = Kind.OBSERVATION
+
 
 def _mark(process: SimProcess, thread: SimThread, effect: MarkPoint) -> Any:
     site = process.mark_sites[effect.mark]
-    fault, nth = process.note(site, thread.name, "", effect.data)
-    if fault is not None and thread.befall(fault, site, nth):
+    fault = process.note(site, thread.name, "", effect.data)
+    if fault is not None and thread.befall(fault, site, process.counts[site]):
         return thread.go_on_with()
     if effect.mark is Mark.SCHEDULED and process.kernel.costs.core_step_s:
         return thread.ask_again(_slept, (process, thread), process.kernel.time._now + process.kernel.costs.core_step_s)
     return None
+
+
+def _observe(process: SimProcess, thread: SimThread, effect: Observe) -> None:
+    if process.recording:
+        records = process.records
+        records.append(Record(len(records), process.kernel.time._now, thread.name, _OBSERVATION, effect.name, 0, "", 0,
+                              effect.data))
 
 
 def _describe(process: SimProcess, thread: SimThread, effect: Describe) -> None:
@@ -71,8 +81,8 @@ def _enter_next(process: SimProcess, thread: SimThread, part: Part) -> Any:
     if not part.left:
         return None
     site = process.collective_site
-    fault, nth = process.note(site, thread.name, "", part.data)
-    if fault is not None and thread.befall(fault, site, nth):
+    fault = process.note(site, thread.name, "", part.data)
+    if fault is not None and thread.befall(fault, site, process.counts[site]):
         return thread.go_on_with(_enter_now, process, thread, part)
     part.left -= 1  # as `_enter_now` does it
     part.group.enter(process.name, part)
@@ -97,8 +107,8 @@ def _cross_pipe(process: SimProcess, thread: SimThread, effect: Hand | TakeOver,
     def began() -> Any:
         return go_on(process, thread, effect, process.kernel.now + effect.pipe.timeout_s)
 
-    fault, nth = process.note(site, thread.name, "", {"what": effect.what, "step": effect.step})
-    if fault is not None and thread.befall(fault, site, nth):
+    fault = process.note(site, thread.name, "", {"what": effect.what, "step": effect.step})
+    if fault is not None and thread.befall(fault, site, process.counts[site]):
         return thread.go_on_with(began)
     return began()
 
@@ -126,6 +136,7 @@ def _take_over_now(process: SimProcess, thread: SimThread, effect: TakeOver, dea
 
 ANSWERS: Answers = {
     MarkPoint: _mark,
+    Observe: _observe,
     Describe: _describe,
     Beat: _beat,
     Call: _call,
