@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -37,7 +37,7 @@ class Model(Protocol):
         ...
 
 
-class Computed(NamedTuple):
+class Computed(msgspec.Struct, frozen=True):
     """What a step leaves for its second phase. `sampled`: on a stage before the last, who has something to sample."""
 
     step: int

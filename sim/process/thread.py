@@ -22,8 +22,10 @@ from engine.effects import Effect, Loop, Now
 from faults.plan import Fault
 from sim.kernel.kernel import Kernel
 
-#: By kind of effect: (process, thread, effect) -> what the loop is sent, or WAIT.
-Answers = Mapping[type[Effect], Callable[[Any, Any, Any], Any]]
+#: What a thread waits with: (process, thread, what it is about) -> what the loop is sent, or WAIT.
+Question = Callable[[Any, Any, Any], Any]
+#: By kind of effect: its first question, which is about the effect.
+Answers = Mapping[type[Effect], Question]
 
 #: The thread that asked must stop here; what it asked for comes when it goes on.
 WAIT: Any = object()
@@ -59,14 +61,19 @@ class Home(Protocol):
         """A loop of this thread does not end."""
 
 
-def _nothing() -> None:
+def _nothing(process: Any, thread: Any, about: Any) -> None:
     """What a thread is sent that has not begun, or was stopped in an effect without a result."""
+
+
+def _given(process: Any, thread: Any, about: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+    answer, arguments = about
+    return answer(*arguments)
 
 
 class SimThread:
     """One thread of one process: runs one loop."""
 
-    __slots__ = ("_alarms", "_kernel", "_question", "_question_with", "_stack", "_time", "error", "finished", "first",
+    __slots__ = ("_about", "_alarms", "_kernel", "_question", "_stack", "_time", "error", "finished", "first",
                  "hung", "is_main", "looked", "name", "on_finish", "process", "result", "until", "waking")
 
     def __init__(self, process: Home, name: str, loop: Loop[Any], is_main: bool) -> None:
@@ -85,8 +92,8 @@ class SimThread:
         self._kernel = process.kernel
         self._time = process.kernel.time
         self._stack: list[Loop[Any]] = []
-        self._question: Callable[..., Any] | None = _nothing  # asked at each wake-up; None while it runs or is done
-        self._question_with: tuple[Any, ...] = ()
+        self._question: Question | None = _nothing  # asked at each wake-up; None while it runs or is done
+        self._about: Any = None
         self._alarms = [NEVER]  # that are on their way, the earliest last
         self.enter(loop)
 
@@ -94,14 +101,13 @@ class SimThread:
 
     def wake(self) -> None:
         """Ask again, now."""
-        question = self._question
-        if question is None or self.hung or not self.process.running:
+        question, process = self._question, self.process
+        if question is None or self.hung or not process.running:
             return
-        arguments = self._question_with
         self._question = None
         self.first = False
         try:
-            value = question(*arguments)
+            value = question(process, self, self._about)
         except ThreadEndedError:
             return
         except BaseException as error:
@@ -119,17 +125,17 @@ class SimThread:
         self.waking = False
         self.wake()
 
-    def _alarm(self, at_s: float) -> None:
-        alarms = self._alarms
-        if at_s == alarms[-1]:
+    def _alarm(self) -> None:
+        alarms, now = self._alarms, self._time._now
+        if alarms[-1] <= now:
             alarms.pop()
         if self._question is None:
             return
-        if self.until <= self._time._now:
+        if self.until <= now:
             self.wake()
         elif self.until < alarms[-1]:
             alarms.append(self.until)
-            self._kernel.call_at(self.until, self._alarm, self.until)
+            self._kernel.call_at(self.until, self._alarm)
 
     @property
     def stands_still(self) -> bool:
@@ -149,22 +155,20 @@ class SimThread:
 
     # -- waiting, as an answer has it
 
-    def ask_again(self, question: Callable[..., Any], arguments: tuple[Any, ...], until: float) -> Any:
+    def ask_again(self, question: Question, about: Any, until: float) -> Any:
         """Wait with this question, at most until then. -> WAIT"""
         self._question = question
-        self._question_with = arguments
+        self._about = about
         self.until = until
         if until < self._alarms[-1]:
             self._alarms.append(until)
-            self._kernel.call_at(until, self._alarm, until)
+            self._kernel.call_at(until, self._alarm)
         return WAIT
 
-    def go_on_with(self, answer: Callable[..., Any] = _nothing, *arguments: Any) -> Any:
+    def go_on_with(self, answer: Callable[..., Any] | None = None, *arguments: Any) -> Any:
         """The thread was stopped in an effect; when it may go on, this finishes it. -> WAIT"""
-        self._question = answer
-        self._question_with = arguments
-        self.until = NEVER
-        return WAIT
+        return self.ask_again(_nothing, None, NEVER) if answer is None else \
+            self.ask_again(_given, (answer, arguments), NEVER)
 
     def enter(self, loop: Loop[Any]) -> Any:
         """An effect is answered by a loop of its own, which goes on in the effect's place. -> WAIT"""
@@ -248,5 +252,5 @@ class SimThread:
                 pass
 
     def untie(self) -> None:
-        self._question_with = ()
+        self._about = None
         self.on_finish = None

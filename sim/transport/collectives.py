@@ -14,28 +14,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from engine.errors import CollectiveError
 from engine.worker.parallel.lockstep import check, contribution
 from sim.kernel.kernel import Kernel, Sleeper
 from sim.transport.waits import LOOK_S, Waits
 
 
-class Part:
+class Part(msgspec.Struct, eq=False):
     """One rank's part in several collectives, one after the other: `entered` until the one it is in is over for it."""
 
-    __slots__ = ("at", "data", "entered", "error", "group", "left", "thread")
-
-    def __init__(self, thread: Sleeper, group: CollectiveGroup, count: int, operation: str,
-                 at: tuple[int, int] | None = None) -> None:
-        self.thread = thread
-        self.group = group
-        self.left = count
-        self.data: dict[str, Any] = {"operation": operation}  # what each crossing says
-        self.at = at
-        if at is not None:
-            self.data["wave"], self.data["step"] = at
-        self.entered = False
-        self.error: Exception | None = None  # what the last collective failed with
+    thread: Any  # Sleeper
+    group: Any  # CollectiveGroup
+    left: int
+    data: dict[str, Any]  # what each crossing says
+    at: tuple[int, int] | None
+    entered: bool = False
+    error: Exception | None = None  # what the last collective failed with
 
 
 class CollectiveGroup:
@@ -100,7 +96,8 @@ class CollectiveGroup:
 
     def waiter(self, rank: str) -> Sleeper | None:
         part = self._inside.get(self._entered.get(rank, 0) - 1, {}).get(rank)
-        return None if part is None else part.thread
+        waiter: Sleeper | None = None if part is None else part.thread
+        return waiter
 
     def _disagreement(self, number: int, inside: dict[str, Part]) -> CollectiveError | None:
         """What they are told if nobody brought what the others wait for. Gloo does not look at what they enter."""

@@ -174,13 +174,13 @@ def _close(process: SimProcess, thread: SimThread, effect: Close) -> Any:
     for port in process.ports.sockets.values():
         if not port.socket.closed:
             port.close(effect.linger_s)
-    return _closed(process, thread)
+    return _closed(process, thread, effect)
 
 
-def _closed(process: SimProcess, thread: SimThread) -> Any:
+def _closed(process: SimProcess, thread: SimThread, effect: Close) -> Any:
     if process.ports.lingering:
         process.attend(thread)
-        return thread.ask_again(_closed, (process, thread), NEVER)
+        return thread.ask_again(_closed, effect, NEVER)
     return None
 
 

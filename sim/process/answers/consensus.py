@@ -49,12 +49,13 @@ def _introduce(process: SimProcess, thread: SimThread, effect: Introduce) -> Any
     register = process.host.register(effect.where, effect.size)
     register.come(effect.card)
     process.when_gone(lambda: register.leave(effect.card))
-    return _await_all(process, thread, effect, register, process.kernel.now)
+    return _await_all(process, thread, (effect, register, process.kernel.now))
 
 
-def _await_all(process: SimProcess, thread: SimThread, effect: Introduce, register: Register, since: float,
+def _await_all(process: SimProcess, thread: SimThread, about: tuple[Introduce, Register, float],
                ) -> tuple[Card, ...] | Any:
     """Looked at every `LOOK_S`."""
+    effect, register, since = about
     now = process.kernel.now
     if process.cancelled is not None:
         raise process.cancellation()
@@ -65,7 +66,7 @@ def _await_all(process: SimProcess, thread: SimThread, effect: Introduce, regist
     if register.refusal:
         raise CollectiveError(register.refusal)
     process.attend(thread)
-    return thread.ask_again(_await_all, (process, thread, effect, register, since), _next_look(now, effect.deadline))
+    return thread.ask_again(_await_all, about, _next_look(now, effect.deadline))
 
 
 def _join(process: SimProcess, thread: SimThread, effect: JoinGroup) -> Any:
@@ -86,11 +87,12 @@ def _enter(process: SimProcess, thread: SimThread, place: Place, op: str, values
     seat = place.seat
     seat.enter(op, process.kernel.now)
     place.gathering.bring(process.name, seat.rank, seat.turn, frame(seat.turn, op, values, seat.size), thread)
-    return _look(process, thread, place, op, deadline)
+    return _look(process, thread, (place, op, deadline))
 
 
-def _look(process: SimProcess, thread: SimThread, place: Place, op: str, deadline: float) -> Any:
+def _look(process: SimProcess, thread: SimThread, about: tuple[Place, str, float]) -> Any:
     """Each time that the thread is woken, and every `LOOK_S`."""
+    place, op, deadline = about
     seat, now = place.seat, process.kernel.now
     if process.cancelled is not None:
         seat.give_up(process.cancelled)
@@ -106,7 +108,7 @@ def _look(process: SimProcess, thread: SimThread, place: Place, op: str, deadlin
         raise trouble
     seat.waits(now)
     process.attend(thread)
-    return thread.ask_again(_look, (process, thread, place, op, deadline), _next_look(now, deadline))
+    return thread.ask_again(_look, about, _next_look(now, deadline))
 
 
 def _next_look(now: float, deadline: float) -> float:

@@ -73,11 +73,11 @@ def _take_recipe(process: SimProcess, thread: SimThread, effect: TakeRecipe) -> 
     assert process.parent is not None
     message = take(process, thread, process.parent)
     if message is WAIT:
-        return thread.go_on_with(_take_recipe, process, thread, effect)
+        return thread.ask_again(_take_recipe, effect, NEVER)
     if message is not None:
         return message
     process.attend(thread)
-    return thread.ask_again(_take_recipe, (process, thread, effect), NEVER)
+    return thread.ask_again(_take_recipe, effect, NEVER)
 
 
 def _watch_parent(process: SimProcess) -> None:
@@ -96,7 +96,7 @@ def _hear_children(process: SimProcess, thread: SimThread, effect: HearChildren)
     for node in effect.nodes:
         message = take(process, thread, kin.children[node])
         if message is WAIT:
-            return thread.go_on_with(_hear_children, process, thread, effect)
+            return thread.ask_again(_hear_children, effect, NEVER)
         if message is not None:
             return node, _word(message)
         if node in kin.ended:
@@ -104,7 +104,7 @@ def _hear_children(process: SimProcess, thread: SimThread, effect: HearChildren)
     if effect.deadline <= process.kernel.now:
         return None
     process.attend(thread)
-    return thread.ask_again(_hear_children, (process, thread, effect), effect.deadline)
+    return thread.ask_again(_hear_children, effect, effect.deadline)
 
 
 def _word(message: bytes) -> Any:
@@ -121,7 +121,7 @@ def _await_ends(process: SimProcess, thread: SimThread, effect: AwaitEnds) -> An
     if gone or until <= process.kernel.now:
         return gone
     process.attend(thread)
-    return thread.ask_again(_await_ends, (process, thread, effect), until)
+    return thread.ask_again(_await_ends, effect, until)
 
 
 def _end_child(process: SimProcess, thread: SimThread, effect: EndChild) -> None:
@@ -142,7 +142,7 @@ def _await_parent(process: SimProcess, thread: SimThread, effect: AwaitParent) -
     if process.kin.parent_lost:
         return None
     process.attend(thread)
-    return thread.ask_again(_await_parent, (process, thread, effect), NEVER)
+    return thread.ask_again(_await_parent, effect, NEVER)
 
 
 def _tell_parent(process: SimProcess, thread: SimThread, effect: TellParent) -> Any:
@@ -163,14 +163,15 @@ def _end_processes(process: SimProcess, thread: SimThread, effect: EndProcesses)
     others = [other for other in found if other is not None]
     for other in others:
         process.watch(other, process.look_again)
-    return _until_ended(process, thread, others, process.kernel.now + effect.patience_s)
+    return _until_ended(process, thread, (others, process.kernel.now + effect.patience_s))
 
 
-def _until_ended(process: SimProcess, thread: SimThread, others: list[SimProcess], until: float) -> Any:
+def _until_ended(process: SimProcess, thread: SimThread, about: tuple[list[SimProcess], float]) -> Any:
+    others, until = about
     left = [other for other in others if other.alive]
     if left and process.kernel.now < until:
         process.attend(thread)
-        return thread.ask_again(_until_ended, (process, thread, others, until), until)
+        return thread.ask_again(_until_ended, about, until)
     for other in left:
         other.kill()
     return None

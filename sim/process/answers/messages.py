@@ -27,7 +27,7 @@ def _receive(process: SimProcess, thread: SimThread, effect: Receive) -> Any:
     now = process.kernel.time._now
     if deadline <= now:
         if thread.first:
-            return thread.ask_again(_receive, (process, thread, effect), now + process.kernel.costs.look_s)
+            return thread.ask_again(_receive, effect, now + process.kernel.costs.look_s)
         return None
     if effect.ends:
         if not process.kin.ended.keys().isdisjoint(effect.ends):
@@ -35,7 +35,7 @@ def _receive(process: SimProcess, thread: SimThread, effect: Receive) -> Any:
         process.attend(thread)
     for name in effect.inboxes:
         sockets[name].socket.waiter = thread.wake
-    return thread.ask_again(_receive, (process, thread, effect), deadline)
+    return thread.ask_again(_receive, effect, deadline)
 
 
 def _put(process: SimProcess, thread: SimThread, effect: Put) -> None:
@@ -54,10 +54,10 @@ def _take(process: SimProcess, thread: SimThread, effect: Take) -> Any:
     now = process.kernel.time._now
     if deadline <= now:
         if thread.first:
-            return thread.ask_again(_take, (process, thread, effect), now + process.kernel.costs.look_s)
+            return thread.ask_again(_take, effect, now + process.kernel.costs.look_s)
         return []
     queue.waiter = thread
-    return thread.ask_again(_take, (process, thread, effect), deadline)
+    return thread.ask_again(_take, effect, deadline)
 
 
 def _waiting(process: SimProcess, thread: SimThread, effect: Waiting) -> int:

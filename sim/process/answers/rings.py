@@ -99,7 +99,7 @@ def _wait_bell(process: SimProcess, thread: SimThread, effect: WaitBell) -> Any:
             return False
     if thread not in bell.sleepers:
         bell.sleepers.append(thread)
-    return thread.ask_again(_wait_bell, (process, thread, effect), until)
+    return thread.ask_again(_wait_bell, effect, until)
 
 
 ANSWERS: Answers = {

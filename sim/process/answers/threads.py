@@ -34,7 +34,7 @@ def _join_thread(process: SimProcess, thread: SimThread, effect: JoinThread) -> 
     if effect.deadline <= process.kernel.now:
         return False
     process.attend(thread)
-    return thread.ask_again(_join_thread, (process, thread, effect), effect.deadline)
+    return thread.ask_again(_join_thread, effect, effect.deadline)
 
 
 def _on_terminate(process: SimProcess, thread: SimThread, effect: OnTerminate) -> None:
@@ -71,7 +71,7 @@ def _until(process: SimProcess, thread: SimThread, effect: AwaitCondition) -> An
     if effect.deadline <= process.kernel.now:
         return False
     process.attend(thread)
-    return thread.ask_again(_until, (process, thread, effect), effect.deadline)
+    return thread.ask_again(_until, effect, effect.deadline)
 
 
 ANSWERS: Answers = {

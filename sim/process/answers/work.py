@@ -9,7 +9,7 @@ from engine.topology import Mark
 from faults.journal import Kind, Record
 from sim.process.effects import Enter, Hand, RunLoop, Sleep, TakeOver
 from sim.process.process import SimProcess
-from sim.process.thread import Answers, SimThread
+from sim.process.thread import NEVER, Answers, SimThread
 from sim.transport.collectives import Part
 from sim.transport.pipes import Handed
 
@@ -22,7 +22,7 @@ def _mark(process: SimProcess, thread: SimThread, effect: MarkPoint) -> Any:
     if fault is not None and thread.befall(fault, site, process.counts[site]):
         return thread.go_on_with()
     if effect.mark is Mark.SCHEDULED and process.kernel.costs.core_step_s:
-        return thread.ask_again(_slept, (process, thread), process.kernel.time._now + process.kernel.costs.core_step_s)
+        return thread.ask_again(_slept, effect, process.kernel.time._now + process.kernel.costs.core_step_s)
     return None
 
 
@@ -57,25 +57,27 @@ def _run_loop(process: SimProcess, thread: SimThread, effect: RunLoop) -> Any:
 
 
 def _sleep(process: SimProcess, thread: SimThread, effect: Sleep) -> Any:
-    return thread.ask_again(_slept, (process, thread), process.kernel.time._now + effect.seconds)
+    return thread.ask_again(_slept, effect, process.kernel.time._now + effect.seconds)
 
 
-def _slept(process: SimProcess, thread: SimThread) -> Any:
+def _slept(process: SimProcess, thread: SimThread, effect: MarkPoint | Sleep) -> Any:
     """Whatever woke the thread, it sleeps on until it is time."""
     if process.kernel.time._now < thread.until:
-        return thread.ask_again(_slept, (process, thread), thread.until)
+        return thread.ask_again(_slept, effect, thread.until)
     return None
 
 
 def _enter(process: SimProcess, thread: SimThread, effect: Enter) -> Any:
-    return _enter_next(process, thread, Part(
-        thread, effect.group, effect.count, effect.operation, effect.at))
+    data: dict[str, Any] = {"operation": effect.operation}
+    if effect.at is not None:
+        data["wave"], data["step"] = effect.at
+    return _enter_next(process, thread, Part(thread, effect.group, effect.count, data, effect.at))
 
 
 def _enter_next(process: SimProcess, thread: SimThread, part: Part) -> Any:
     """Come out of one collective and take part in the next, while any are left."""
     if part.entered:  # somebody else woke the thread
-        return thread.go_on_with(_enter_next, process, thread, part)
+        return thread.ask_again(_enter_next, part, NEVER)
     if part.error is not None:
         raise part.error
     if not part.left:
@@ -83,16 +85,16 @@ def _enter_next(process: SimProcess, thread: SimThread, part: Part) -> Any:
     site = process.collective_site
     fault = process.note(site, thread.name, "", part.data)
     if fault is not None and thread.befall(fault, site, process.counts[site]):
-        return thread.go_on_with(_enter_now, process, thread, part)
+        return thread.ask_again(_enter_now, part, NEVER)
     part.left -= 1  # as `_enter_now` does it
     part.group.enter(process.name, part)
-    return thread.go_on_with(_enter_next, process, thread, part)
+    return thread.ask_again(_enter_next, part, NEVER)
 
 
 def _enter_now(process: SimProcess, thread: SimThread, part: Part) -> Any:
     part.left -= 1
     part.group.enter(process.name, part)
-    return thread.go_on_with(_enter_next, process, thread, part)
+    return thread.ask_again(_enter_next, part, NEVER)
 
 
 def _hand(process: SimProcess, thread: SimThread, effect: Hand) -> Any:
@@ -105,7 +107,7 @@ def _take_over(process: SimProcess, thread: SimThread, effect: TakeOver) -> Any:
 
 def _cross_pipe(process: SimProcess, thread: SimThread, effect: Hand | TakeOver, site: str, go_on: Any) -> Any:
     def began() -> Any:
-        return go_on(process, thread, effect, process.kernel.now + effect.pipe.timeout_s)
+        return go_on(process, thread, (effect, process.kernel.now + effect.pipe.timeout_s))
 
     fault = process.note(site, thread.name, "", {"what": effect.what, "step": effect.step})
     if fault is not None and thread.befall(fault, site, process.counts[site]):
@@ -113,7 +115,8 @@ def _cross_pipe(process: SimProcess, thread: SimThread, effect: Hand | TakeOver,
     return began()
 
 
-def _hand_now(process: SimProcess, thread: SimThread, effect: Hand, deadline: float) -> Any:
+def _hand_now(process: SimProcess, thread: SimThread, about: tuple[Hand, float]) -> Any:
+    effect, deadline = about
     pipe, rank = effect.pipe, process.name
     if pipe.has_room(rank):
         pipe.send(rank, Handed(effect.step, effect.content))
@@ -121,17 +124,18 @@ def _hand_now(process: SimProcess, thread: SimThread, effect: Hand, deadline: fl
     other = pipe.next_to(rank)
     until = pipe.await_until(rank, other, thread, deadline,
                              f"step {effect.step} cannot be sent: {other} did not take what came before")
-    return thread.ask_again(_hand_now, (process, thread, effect, deadline), until)
+    return thread.ask_again(_hand_now, about, until)
 
 
-def _take_over_now(process: SimProcess, thread: SimThread, effect: TakeOver, deadline: float) -> Any:
+def _take_over_now(process: SimProcess, thread: SimThread, about: tuple[TakeOver, float]) -> Any:
+    effect, deadline = about
     pipe, rank = effect.pipe, process.name
     content = pipe.receive(rank, effect.step, effect.count)
     if content is not None:
         return content
     other = pipe.before(rank)
     until = pipe.await_until(rank, other, thread, deadline, f"{other} did not send step {effect.step}")
-    return thread.ask_again(_take_over_now, (process, thread, effect, deadline), until)
+    return thread.ask_again(_take_over_now, about, until)
 
 
 ANSWERS: Answers = {
