@@ -73,6 +73,14 @@ def one_has_requests() -> Workload:
     return requests.then(add(*range(5))).but(1, requests.then(utility("get_stats"), steps=0).then(add(5, 6, 7)))
 
 
+def some_for_one() -> Workload:
+    """Four for the second core, two for whichever while these run, and four more when all have ended."""
+    requests = for_ranks(recorded("eight-mixed"), dict.fromkeys(range(4), 1))
+    return requests.then(add(*range(4)), behind=("r0", 2)).then(add(4, 5), behind=("r0", ENDED)).then(
+        *(abort(index) for index in (1, 2, 3, 4, 5)), add(0, name="single"), behind=("single", ENDED)).then(
+        *(add(index, name=f"r{index}-again") for index in range(4, 8)))
+
+
 def one_at_a_time() -> Workload:
     """Two at once, one of which is given up later, two meanwhile, one for the second core, and then single ones."""
     requests = for_ranks(recorded("eight-mixed"), {4: 1}).then(add(0, 1), behind=("r0", 2)).then(add(2, 3), behind=(
@@ -107,6 +115,10 @@ globals().update(family(__name__, (
          "Some have ended when the next ones come: these go where least is left, and in turn where that is the same.",
          Plan(), (tokens_match_reference, dp_chosen_in_turn), play={
              "topology": data_parallel(2, tp=1), "workload": one_after_another()}),
+    Case("test_requests_for_one_core_count_there",
+         "Others go where less is to do meanwhile, and have their turn when these have ended.",
+         Plan(), (dp_rank_as_asked, dp_chosen_in_turn, tokens_match_reference), play={
+             "topology": data_parallel(2, tp=1), "workload": some_for_one()}),
     Case("test_requests_for_a_core_that_is_dead",
          "A core is killed, and asked for: who asks is told at once that it is dead, and others are served.",
          plan(kill("core.1", at=marked("core.1", Mark.EXECUTED), nth=3)),

@@ -52,6 +52,7 @@ TWO_STEPS = under_pressure(max_concurrent_batches=2)
 FOUR_STEPS = under_pressure(max_concurrent_batches=4, scheduler={"long_prefill_token_threshold": 8})
 IN_ORDER = (steps_in_order, two_phase_paired, served_in_turn, blocks_conserved, tokens_match_reference, abort_is_final)
 PROMISED = under_pressure(scheduler={"async_scheduling": True})
+FOUR_PROMISED = under_pressure(max_concurrent_batches=4, scheduler={"async_scheduling": True})
 #: A core that waits too long is told of by its client a second after it should have told of its worker, and no sooner.
 LONG_STALL = under_pressure(scheduler={"async_scheduling": True}, bounds={"stall_s": 2.6})
 SAME = (async_same_tokens, placeholders_conserved)
@@ -132,6 +133,16 @@ globals().update(family(__name__, (
          "With async scheduling the next step is scheduled before the last one's tokens are known, among aborts and "
          "preemptions.",
          Plan(), (*IN_ORDER, *SAME, rpc_matched, workers_in_step)),
+    Case("test_request_comes_while_a_pause_uses_what_is_in_flight",
+         "A rank takes its time over some steps, the scheduler is paused with several in flight, and a request that "
+         "comes meanwhile is not forgotten.",
+         plan(*(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.1))
+                for nth in range(13, 29, 2)),
+              delay("frontend.0->core.0/requests", nth=3, match={"type": "ADD"}, until=until(seconds=0.15))),
+         (steps_in_order, tokens_match_reference, nothing_left_behind),
+         play={"config": FOUR_PROMISED, "workload": recorded("eight-mixed").then(add(1, 2), behind=("r2", 2)).then(
+             utility("pause_scheduler"), add(3), utility("get_stats"), steps=0).then(
+             utility("resume_scheduler"), steps=0)}),
     Case("test_tokens_in_flight_are_promised_on_one_rank",
          "The same, in a core that is its own worker.",
          Plan(), (*IN_ORDER, *SAME), play={"topology": tensor_parallel(1)}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, tensor_parallel
-from faults.plan import Fate, Fault, delay, drop, kill, marked, plan, stall, until
+from faults.plan import Fate, Fault, delay, drop, duplicate, kill, marked, plan, stall, until
 from scenarios.guarantees.all import (
     death_is_told,
     ends_once,
@@ -85,6 +85,14 @@ globals().update(family(__name__, (
          (ring_overflow_ordered, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference),
          play={"workload": recorded("eight-even").then(add(0, 1), steps=3).then(CALLS, steps=3).then(CALLS, add(2, 3)),
                "config": lab_config(ring={"max_chunk_bytes": 32}, bounds={"request_s": 10.0})},
+         only=Only("sim", "nothing is to be seen for six seconds")),
+    Case("test_payload_of_an_answer_comes_twice_and_another_one_late",
+         "The second copy is of a message that is over: a payload that none has overtaken is waited for all the same.",
+         plan(duplicate("worker.0->core.0/overflow", nth=4),
+              delay("worker.0->core.0/overflow", nth=6, until=until(seconds=6.0))),
+         (ring_overflow_ordered, ring_exact_prefix, workers_in_step, rpc_matched, tokens_match_reference),
+         play={"config": lab_config(ring={"response_chunk_bytes": 32}, bounds={
+             "collective_s": 9.0, "step_s": 10.0, "stall_s": 11.0, "request_s": 12.0})},
          only=Only("sim", "nothing is to be seen for six seconds")),
     Case("test_payload_of_an_answer_is_lost",
          "The flag of an answer comes and its payload does not: the step's deadline ends the wait for it.",

@@ -62,6 +62,14 @@ ENDS_UNCOUNTED = Mutant(
     edits=(Edit("engine/frontend/balance.py", "            self._sent[rank] = max(0,",
                 "            max(0,"),))
 
+ASKED_UNCOUNTED = Mutant(
+    id="asked-uncounted", scenario="test_requests_for_one_core_count_there",
+    bug="A client does not count where it has sent what asked for a core, and counts that it has ended there.",
+    breaks=these("dp-chosen-in-turn"),
+    edits=(Edit("engine/frontend/balance.py",
+                "rank {rank} is dead\")\n        self.in_flight",
+                "rank {rank} is dead\")\n        else:\n            return rank\n        self.in_flight"),))
+
 NEVER_IN_TURN = Mutant(
     id="never-in-turn", scenario="test_requests_come_one_after_another",
     bug="A client asks the first of cores that have as much to do, again and again.",

@@ -213,7 +213,18 @@ COMES_BEHIND_WHO_IS_THERE = Mutant(
     edits=(Edit("engine/core/request_queue.py", "request.came = next(self._numbers)",
                 "request.came = len(self._requests)"),))
 
+FORGETS_WHAT_CAME = Mutant(
+    id="forgets-what-came", scenario="test_request_comes_while_a_pause_uses_what_is_in_flight",
+    bug="What comes while a pause uses the steps in flight is put aside, and forgotten with what was there before.",
+    breaks=these("nothing-without-cause"),
+    edits=(Edit("engine/core/engine_core.py",
+                "            self._unhandled = []\n"
+                "            for item in items:\n                yield from self._handle(item)\n",
+                "            for item in items:\n                yield from self._handle(item)\n"
+                "            self._unhandled = []\n"),))
+
 STEPS_MUTANTS = (
+    FORGETS_WHAT_CAME,
     COMES_BEHIND_WHO_IS_THERE,
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
     STEP_WITHOUT_SAMPLE, STEP_BEHIND_A_FAILED_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ASKS_ON,

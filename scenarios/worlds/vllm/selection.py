@@ -85,7 +85,7 @@ _MORE = (
     "test_*_with_its_sample_asked_for", "test_program_polls_what_it_follows",
     "test_request_gives_way_and_may_not_end_sooner", "test_blocks_are_larger_than_prompts",
     "test_equally_urgent_requests_are_served_as_they_came", "test_conversation_goes_on",
-    "test_streams_may_not_end_yet", "test_a_long_prompt_is_taken_at_once",
+    "test_streams_may_not_end_yet", "test_a_long_prompt_is_taken_at_once", "test_requests_for_one_core_count_there",
 )
 #: So many are played at most where none is named.
 MOST = 120
