@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.topology import Mark, data_parallel
-from faults.plan import Plan, corrupt, delay, marked, plan, until
+from faults.plan import Plan, corrupt, delay, drop, hang, marked, plan, until
 from scenarios.guarantees.all import (
     blocks_conserved,
     calls_answered,
@@ -18,8 +18,8 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.test_lockstep import rested
-from scenarios.workloads import Workload, add, recorded, utility
+from scenarios.test_lockstep import START, TO_SECOND, rested
+from scenarios.workloads import ENDED, Workload, add, for_ranks, recorded, utility
 
 PROMISED = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_rank_in_turn)
 #: Of tokens nothing, as the bytes of a message were changed.
@@ -56,6 +56,13 @@ globals().update(family(__name__, (
          plan(delay("core.0->coordinator.0/report", nth=1, match={"start_wave": 0},
                     until=until(marked("core.0", Mark.WAVE_DONE), 2))),
          (*PROMISED, dp_coordinator_in_turn, dp_wave_monotone), play={"workload": rested()}),
+    Case("test_report_of_a_start_is_lost_behind_a_late_start",
+         "A start of the wave before comes behind the request that began the next one: it answers no report.",
+         plan(delay(TO_SECOND, nth=1, match=START, until=until(seconds=0.2)),
+              hang("core.1", at=marked("core.1", Mark.IDLE), nth=2, until=until(seconds=0.3)),
+              drop("core.1->coordinator.0/report", nth=1, match={"start_wave": 1})),
+         MISREAD, play={"workload": for_ranks(recorded("eight-mixed"), {0: 0, 1: 1}).then(
+             add(0), behind=("r0", ENDED)).then(add(1))}),
     Case("test_report_of_a_start_is_read_as_the_end_of_a_later_wave",
          "The coordinator believes the group far ahead: who has work wakes the others all the same.",
          plan(corrupt("core.0->coordinator.0/report", nth=1, match={"start_wave": 0}, byte=34)),

@@ -195,11 +195,13 @@ async def _error(asked: Any) -> str:
 async def _leaves_early(ask: Asking, llm: Any) -> None:
     """Whoever leaves a stream is done with its request; this is another loop than before."""
     prompts, params, answers = prompts_of(ask)
+    await llm.call_utility("pause_scheduler")  # what it leaves does not end by itself
     async with aclosing(llm.generate(prompts[1], params[1], "left")) as outputs:
+        steps = asyncio.ensure_future(llm.call_utility("run_steps", 2))  # sent behind the request
         async for output in outputs:
             ask("whether there is more of what it leaves", lambda: output.finished, False)
-            await llm.call_utility("pause_scheduler")  # it does not end by itself
             break
+    await steps
     stats = await _rests(llm)
     ask("whether what it left is given up", lambda: _is_idle(stats), True)
     await llm.call_utility("resume_scheduler")

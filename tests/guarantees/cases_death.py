@@ -483,6 +483,22 @@ def another_thread_says_the_last_words() -> Builder:
 
 
 @rejects("dead-notice")
+def another_thread_says_the_last_words_and_has_nothing_in_hand() -> Builder:
+    h = history().started().called("a").crosses(f"{OUTPUTS}:send", "o1", fate="raise", fault="f1")
+    h.fires("raise", f"{OUTPUTS}:send").observes("core.0", "dying", reason="x", queued=0).sends(OUTPUTS, "DEAD")
+    return h.receives(OUTPUTS, "DEAD").observes("frontend.0", "dead-notice").dies("a").ends("core.0")
+
+
+@accepts("dead-notice")
+def another_thread_cannot_send_what_was_in_hand_either() -> Builder:
+    h = history().started().called("a")
+    for fault in ("f1", "f2"):
+        h.crosses(f"{OUTPUTS}:send", "o1", fate="raise", fault=fault).fires("raise", f"{OUTPUTS}:send")
+    h.observes("core.0", "dying", reason="x", queued=0).sends(OUTPUTS, "DEAD").receives(OUTPUTS, "DEAD")
+    return h.observes("frontend.0", "dead-notice").dies("a").ends("core.0")
+
+
+@rejects("dead-notice")
 def another_thread_says_the_last_words_and_not_what_was_in_hand() -> Builder:
     return _output_thread_raises().receives(OUTPUTS, "DEAD").observes("frontend.0", "dead-notice").dies(
         "a").ends("core.0")

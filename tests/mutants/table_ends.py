@@ -191,4 +191,14 @@ BEATS_ALL_THE_SAME = Mutant(
     edits=(Edit("engine/core/engine_core.py", "if not self.pulse.missing(now):",
                 "if not idle or not self.pulse.missing(now):"),))
 
+LETS_GO_TOO_SOON = Mutant(
+    id="lets-go-too-soon", scenario="test_output_thread_fails",
+    bug="An output is off the list before it is sent: where that fails nobody has it.",
+    breaks=these("dead-notice/hand"),
+    edits=(Edit("engine/core/io/loops.py",
+                "            item = unsent[0]\n            yield from _send(item, outboxes, own_frame_bytes)\n"
+                "            unsent.popleft()\n",
+                "            item = unsent.popleft()\n"
+                "            yield from _send(item, outboxes, own_frame_bytes)\n"),))
+
 ENDS_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

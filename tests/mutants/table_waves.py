@@ -150,4 +150,12 @@ TELLS_OF_WHAT_WAS_NOT_SENT = Mutant(
                 "        if was_sent:\n            self._link.sent(chosen)\n        else:\n",
                 "        self._link.sent(chosen)\n        if not was_sent:\n"),))
 
+ANY_START_WILL_DO = Mutant(
+    id="any-start-will-do", scenario="test_report_of_a_start_is_lost_behind_a_late_start",
+    bug="A rank takes a start of another wave for the answer to its report, and repeats that no more.",
+    breaks=these("dp-work-wakes-all/repeat"), along=ALL_END,
+    edits=(Edit("engine/coordinator/waves.py",
+                "        if wave != self.wave:\n            return\n        self.unheard = None\n",
+                "        self.unheard = None\n        if wave != self.wave:\n            return\n"),))
+
 WAVES_MUTANTS = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

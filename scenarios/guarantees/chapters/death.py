@@ -19,6 +19,7 @@ from scenarios.guarantees.base import (
     timer_s,
 )
 from scenarios.guarantees.chapters.closing import SENTINEL_S, blames, judge_last_wait, noticed_s, word_is_lost
+from scenarios.history.flows import Flow
 from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, Stall, kind_of
 from scenarios.history.names import base
 
@@ -301,10 +302,20 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
             finding.broke("an output {} sent before its notice never reached {}", node, caller, at=send.at, node=node)
         if late:
             finding.broke("{} outputs of {} were read after its notice", len(late), node, at=late[0].at, node=caller)
+        _judge_in_hand(finding, flow)
         received = sum(receive.at >= since for receive in flow.receives)
         _judge_streams(finding, engine, caller, flow.receives)
     finding.witness("{} left with {} outputs queued; {} frames and then its notice reached {}", node, queued, received,
                     caller, at=notice.at, node=caller)
+
+
+def _judge_in_hand(finding: Finding, flow: Flow) -> None:
+    """What a fault kept with the core is put once more, by whoever says the last words."""
+    put = [crossing.digest for crossing in (*flow.sends, *flow.kept)]
+    for crossing in flow.kept:
+        if "fault" in crossing.data and put.count(crossing.digest) < 2:
+            finding.broke("an output that {} had in hand as it failed was never sent to {}", flow.source, flow.target,
+                          at=crossing.at, node=flow.source)
 
 
 def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
@@ -334,13 +345,14 @@ GUARANTEES = (
     Guarantee(
         id="dead-notice", chapter=CHAPTER, source="vLLM V1 engine core", check=check_dead_notice,
         sentence="A core that leaves through an exception, SIGTERM or sys.exit delivers ENGINE_CORE_DEAD within its "
-                 "linger to a frontend that reads, after every output already queued, and outputs received before "
-                 "the death reach their streams first.",
+                 "linger to a frontend that reads, after every output already queued or in hand, and outputs received "
+                 "before the death reach their streams first.",
         wrong={
             "linger": "leaves without closing its sockets, so what is queued dies with it",
             "notice": "does not speak at all",
             "behind": "lets the notice overtake outputs",
             "streams": "ends the streams before it has read their outputs",
+            "hand": "forgets the output that it could not send",
         },
         witness="a core left on its own feet and its notice arrived behind everything it had queued",
         envelope=Envelope(outside=(
