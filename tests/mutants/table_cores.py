@@ -65,7 +65,7 @@ ENDS_UNCOUNTED = Mutant(
 ASKED_UNCOUNTED = Mutant(
     id="asked-uncounted", scenario="test_requests_for_one_core_count_there",
     bug="A client does not count where it has sent what asked for a core, and counts that it has ended there.",
-    breaks=these("dp-chosen-in-turn"),
+    breaks=these("dp-chosen-in-turn/asked"),
     edits=(Edit("engine/frontend/balance.py",
                 "rank {rank} is dead\")\n        self.in_flight",
                 "rank {rank} is dead\")\n        else:\n            return rank\n        self.in_flight"),))

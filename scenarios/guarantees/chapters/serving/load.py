@@ -296,8 +296,11 @@ GUARANTEES = (
         id="dp-chosen-in-turn", chapter=CHAPTER, source=SOURCE, check=check_chosen_in_turn, applies=has_several,
         sentence="A request that asks for no core goes to the one that has least to do, by what its client was told "
                  "last, and by what it has sent and was done with since; of equal ones to the next in turn.",
-        wrong={"ends": "does not count that a request of its own has ended",
-               "turn": "asks the first of equal ones again and again"},
+        wrong={
+            "ends": "does not count that a request of its own has ended",
+            "turn": "asks the first of equal ones again and again",
+            "asked": "counts who asked for a core when that has ended, and not before",
+        },
         witness="a client knew of its cores that they have different things to do",
         envelope=Envelope(),
     ),
