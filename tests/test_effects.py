@@ -9,7 +9,7 @@ import pytest
 import engine.effects
 import engine.process.consensus.effects
 import sim.process.effects
-from engine.effects import Describe, Effect, Now, Observe
+from engine.effects import Describe, Effect, Now
 from engine.process.living import EngineProcess
 from engine.process.real_ports import RealPorts
 from engine.process.shell import Process
@@ -17,8 +17,8 @@ from engine.topology import core, tensor_parallel
 from sim.process.answers.table import ANSWERS
 from sim.simulation import Simulation
 
-#: The twin's threads answer these themselves: they never wait, and are asked for most.
-BY_THE_THREAD = {Now, Observe}
+#: The twin's threads answer this themselves: it never waits, and is asked for most.
+BY_THE_THREAD = {Now}
 #: What only a process of an engine does: it has rings and a model, and decides together with others.
 OF_GROUPS = {kind for kind in vars(engine.process.consensus.effects).values()
              if isinstance(kind, type) and issubclass(kind, Effect) and kind is not Effect}
