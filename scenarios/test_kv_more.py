@@ -57,7 +57,7 @@ globals().update(family(__name__, (
          (kv_gap_seen, kv_mirror_true, kv_tells_what_came)),
     Case("test_end_of_an_answer_is_changed",
          "The report at the end of an answer is changed on its way: it is no report, and the question is put again.",
-         plan(drop(KV, nth=5), *(corrupt(ANSWERS, nth=nth, byte=byte) for nth, byte in ((1, 47), (5, 39), (7, 31)))),
+         plan(drop(KV, nth=5), *(corrupt(ANSWERS, nth=nth, byte=byte) for nth, byte in ((1, 47), (5, 39), (6, 31)))),
          (bad_frame_isolated, kv_gap_seen, kv_seq)),
     Case("test_state_is_changed_on_its_way",
          "Two batches are given up. The place of the state that makes up for them is changed on its way, and then it "
