@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from engine.topology import Mark, tensor_parallel
 from faults.plan import Plan, drop, duplicate, hang, marked, plan, reorder, terminate, until
 from scenarios.guarantees.all import (
@@ -76,6 +78,13 @@ def calls() -> Workload:
             .then(add(3, name="once more"), abort("again")))
 
 
+def refused() -> Workload:
+    """Steps are asked for that nobody can make, while all run, and by whoever lets them run on."""
+    found = (recorded("eight-even").then(add(0, 1), behind=("r0", 2))
+             .then(utility("run_steps", 0), add(2), behind=("r2", ENDED)).then(utility("run_steps", -3), add(3)))
+    return msgspec.structs.replace(found, free=True)
+
+
 def conversation() -> Workload:
     """What was answered is asked about: a whole block of it, blocks and a piece, one token less than a block."""
     found = recorded("eight-growing")
@@ -131,6 +140,13 @@ globals().update(family(__name__, (
          play={"workload": prioritised(recorded("eight-even"), 1, 1, 1, 0, 1, 1, 1, 1).then(
              add(0, 1, 2, 3), behind=("r1", 2)).then(add(4, 5), behind=("r2", 2)).then(add(6)),
                "config": lab_config(scheduler={"max_num_seqs": 1, "policy": "priority"})}),
+    Case("test_equally_urgent_requests_keep_their_turn_when_they_give_way",
+         "All are as urgent, more than the cache holds: who has given way comes again before whoever came behind it.",
+         Plan(), (served_in_turn, blocks_conserved, tokens_match_reference),
+         play={"workload": prioritised(pressure(), *[1] * 8), "config": BY_PRIORITY}),
+    Case("test_steps_that_are_refused_change_nothing",
+         "A call for a number of steps that there is not is refused, and those who run go on.",
+         Plan(), (calls_answered, tokens_match_reference), play={"workload": refused()}),
     Case("test_urgent_requests_go_first_when_one_is_late",
          "The same, and the message of an urgent request comes after those that were sent behind it.",
          plan(reorder(REQUESTS, match={"type": "ADD"}, nth=5)),

@@ -223,8 +223,25 @@ FORGETS_WHAT_CAME = Mutant(
                 "            for item in items:\n                yield from self._handle(item)\n"
                 "            self._unhandled = []\n"),))
 
+COMES_ANEW = Mutant(
+    id="comes-anew", scenario="test_equally_urgent_requests_keep_their_turn_when_they_give_way",
+    bug="Of equally urgent requests who gives way goes behind all that have come.",
+    breaks=these("priority-kept/turn"), along=these("served-in-turn"),
+    edits=(Edit("engine/core/request_queue.py",
+                "        request.came = next(self._numbers)\n        self.give_back(request)\n\n"
+                "    def give_back(self, request: Request) -> None:\n",
+                "        self.give_back(request)\n\n    def give_back(self, request: Request) -> None:\n"
+                "        request.came = next(self._numbers)\n"),))
+
+ALLOWS_WHAT_IT_REFUSED = Mutant(
+    id="allows-what-it-refused", scenario="test_steps_that_are_refused_change_nothing",
+    bug="A call for no steps is refused, and ends those that run.",
+    breaks=these("nothing-without-cause"), along=these("tokens-match-reference"),
+    edits=(Edit("engine/core/engine_core.py", "        if steps < 1:\n            raise ValueError(f\"steps must",
+                "        self._allowance = steps\n        if steps < 1:\n            raise ValueError(f\"steps must"),))
+
 STEPS_MUTANTS = (
-    FORGETS_WHAT_CAME,
+    COMES_ANEW, ALLOWS_WHAT_IT_REFUSED, FORGETS_WHAT_CAME,
     COMES_BEHIND_WHO_IS_THERE,
     OVERTAKES, IN_ORDER_OF_COMING, LAST_IN_GIVES_WAY, ONE_STEP_MORE, NEWEST_FIRST, ONE_TOO_MANY_IN_FLIGHT,
     STEP_WITHOUT_SAMPLE, STEP_BEHIND_A_FAILED_SAMPLE, SAMPLE_OF_NOTHING, SAMPLE_AWAITED_FIRST, ASKS_ON,
