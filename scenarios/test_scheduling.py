@@ -79,7 +79,7 @@ def calls() -> Workload:
 
 
 def refused() -> Workload:
-    """Steps are asked for that nobody can make, while all run, and by whoever lets them run on."""
+    """Steps are asked for that nobody can make, while requests run."""
     found = (recorded("eight-even").then(add(0, 1), behind=("r0", 2))
              .then(utility("run_steps", 0), add(2), behind=("r2", ENDED)).then(utility("run_steps", -3), add(3)))
     return msgspec.structs.replace(found, free=True)

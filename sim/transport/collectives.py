@@ -25,8 +25,8 @@ from sim.transport.waits import LOOK_S, Waits
 class Part(msgspec.Struct, eq=False):
     """One rank's part in several collectives, one after the other: `entered` until the one it is in is over for it."""
 
-    thread: Any  # Sleeper
-    group: Any  # CollectiveGroup
+    thread: Sleeper
+    group: CollectiveGroup
     left: int
     data: dict[str, Any]  # what each crossing says
     at: tuple[int, int] | None
@@ -96,8 +96,7 @@ class CollectiveGroup:
 
     def waiter(self, rank: str) -> Sleeper | None:
         part = self._inside.get(self._entered.get(rank, 0) - 1, {}).get(rank)
-        waiter: Sleeper | None = None if part is None else part.thread
-        return waiter
+        return None if part is None else part.thread
 
     def _disagreement(self, number: int, inside: dict[str, Part]) -> CollectiveError | None:
         """What they are told if nobody brought what the others wait for. Gloo does not look at what they enter."""

@@ -6,14 +6,11 @@ from typing import Any
 
 from engine.effects import Beat, Call, Describe, MarkPoint, Observe
 from engine.topology import Mark
-from faults.journal import Kind, Record
 from sim.process.effects import Enter, Hand, RunLoop, Sleep, TakeOver
 from sim.process.process import SimProcess
 from sim.process.thread import NEVER, Answers, SimThread
 from sim.transport.collectives import Part
 from sim.transport.pipes import Handed
-
-_OBSERVATION = Kind.OBSERVATION
 
 
 def _mark(process: SimProcess, thread: SimThread, effect: MarkPoint) -> Any:
@@ -27,15 +24,12 @@ def _mark(process: SimProcess, thread: SimThread, effect: MarkPoint) -> Any:
 
 
 def _observe(process: SimProcess, thread: SimThread, effect: Observe) -> None:
-    if process.recording:
-        records = process.records
-        records.append(Record(len(records), process.kernel.time._now, thread.name, _OBSERVATION, effect.name, 0, "", 0,
-                              effect.data))
+    process.observe(effect.name, effect.data, thread.name)
 
 
 def _describe(process: SimProcess, thread: SimThread, effect: Describe) -> None:
     if process.recording:
-        process.crossings.observe(effect.name, effect.describe() or {}, thread.name)
+        process.observe(effect.name, effect.describe() or {}, thread.name)
 
 
 def _beat(process: SimProcess, thread: SimThread, effect: Beat) -> None:
