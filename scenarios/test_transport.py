@@ -24,7 +24,7 @@ from scenarios.guarantees.all import (
 )
 from scenarios.lab.family import Case, family
 from scenarios.lab.settings import lab_config
-from scenarios.workloads import abort, add, asked, of_nobody, raw, recorded, utility
+from scenarios.workloads import abort, add, asked, copy_that_is_none, of_nobody, raw, recorded, utility
 
 REQUESTS = "frontend.0->core.0/requests"
 OUTPUTS = "core.0->frontend.0/outputs"
@@ -49,6 +49,13 @@ globals().update(family(__name__, (
          "One ADD never arrives: its caller is told within the time-out, the others are served.",
          plan(drop(REQUESTS, nth=4, match={"type": "ADD"})),
          (lost_request_is_bounded, ends_once, tokens_match_reference), play=SOON_GIVEN_UP),
+    Case("test_request_is_lost_beside_one_that_goes_on",
+         "One ADD never arrives while another request gets its tokens, slowly: that is no sign of the lost one.",
+         plan(drop(REQUESTS, nth=2, match={"type": "ADD"}),
+              *(hang("worker.1", at="core.0->worker.1/rpc:receive", nth=nth, until=until(seconds=0.2))
+                for nth in range(20, 44, 2))), (lost_request_is_bounded, ends_once, tokens_match_reference),
+         play={"workload": recorded("long").then(add(0), behind=("r0", 2)).then(add(1)),
+               "topology": tensor_parallel(2), **SOON_GIVEN_UP}),
     Case("test_output_is_lost_in_mid_stream",
          "One message of outputs never arrives: no stream shows a hole, each ends as a clean prefix or whole.",
          plan(drop(OUTPUTS, nth=12)),
@@ -104,6 +111,15 @@ def test_frames_that_are_no_requests(world):
               raw(b"\x00", b"\x92\xa5alien\x07"), steps=4)
         .then(add(4, 5, 6, 7)))
     run.holds(bad_frame_isolated, no_foreign_code, tokens_match_reference)
+
+
+def test_frames_that_bear_the_id_of_a_request(world):
+    """Three ADDs come once more and are none, one of them twice: who they name is served as if there were none."""
+    run = world.play(
+        topology=tensor_parallel(1),
+        workload=recorded("eight-even").then(add(0, 1, 2, 3), steps=3).then(
+            *(copy_that_is_none(name) for name in (0, 2, 3, 3)), add(4, 5, 6, 7)))
+    run.holds(bad_frame_isolated, tokens_match_reference, tokens_in_order)
 
 
 def test_requests_of_nobody(world):

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from engine.effects import Loop, Now, Observe
 from engine.errors import EngineDeadError, RingtwinError, UnroutableError
 from engine.frontend.life import ClientLife
 from engine.frontend.session import outcome_of_error
 from engine.frontend.text.input_processor import Prompt
-from engine.messages import FinishReason, Outcome, RequestOutput, SamplingParams
+from engine.messages import EngineCoreRequestType, FinishReason, Outcome, RequestOutput, SamplingParams
 from scenarios.workloads.workload import Command, Driver, RecordedRequest, Workload
 
 #: How often the health is asked for while the workload runs.
@@ -81,7 +83,10 @@ class Caller:
                 yield Observe("abort", {"request": name, "internal": self._internal.get(name, "")})
                 yield from self._asked.abort(name)
             elif command.kind == "raw":
-                yield from self._asked.send_raw([bytes.fromhex(frame) for frame in command.args])
+                frames = [bytes.fromhex(frame) for frame in command.args]
+                if command.request_id:
+                    frames = [EngineCoreRequestType.ADD, msgspec.msgpack.encode([self._internal[command.request_id], 0])]
+                yield from self._asked.send_raw(frames)
             elif command.kind == "utility":
                 yield from self._call(command)
             else:

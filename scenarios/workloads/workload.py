@@ -211,6 +211,11 @@ def raw(*frames: bytes) -> Action:
     return Action(kind="raw", args=[frame.hex() for frame in frames])
 
 
+def copy_that_is_none(name: int | str) -> Action:
+    """Send what bears the id of a request that was asked for, and is none."""
+    return Action(kind="raw", name=f"r{name}" if isinstance(name, int) else name)
+
+
 def of_nobody(name: str, *prompt: int, client_index: int = 0) -> Action:
     """Send a request that no client of the core has made."""
     return raw(*encode_add(EngineCoreRequest(name, list(prompt), SamplingParams(max_tokens=2), client_index)))
@@ -312,7 +317,7 @@ class Driver:
         if action.kind == "abort":
             return [Command(kind="abort", request_id=action.name)]
         if action.kind == "raw":
-            return [Command(kind="raw", args=action.args)]
+            return [Command(kind="raw", request_id=action.name, args=action.args)]
         return [self._utility(action.method, action.args) for _ in range(action.times)]
 
     def _utility(self, method: str, args: list[Any]) -> Command:

@@ -729,6 +729,21 @@ def whose_request_could_be_told_is_left_to_its_time_out() -> Builder:
     return h.wait(2).ended("a", "failed", error="RequestTimeoutError")
 
 
+def _comes_once_more() -> Builder:
+    return history().called("a").fires("corrupt", "frontend.0->core.0/requests:receive").observes(
+        "core.0", "bad-frame", edge="requests", error="x", request=A).wait(.1)
+
+
+@accepts("bad-frame-isolated")
+def what_bears_the_id_of_a_request_and_is_none_changes_nothing() -> Builder:
+    return _comes_once_more().ended("a")
+
+
+@rejects("bad-frame-isolated")
+def what_bears_the_id_of_a_request_and_is_none_ends_it() -> Builder:
+    return _comes_once_more().ended("a", "failed", error="BadRequestError")
+
+
 @rejects("bad-frame-isolated")
 def a_rank_is_asked_for_a_token_that_no_model_has() -> Builder:
     h = engine().called("a").fires("corrupt", "frontend.0->core.0/requests:receive")

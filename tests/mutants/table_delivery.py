@@ -81,6 +81,15 @@ BAD_FRAME_ENDS_OTHERS = Mutant(
                 "                self.scheduler.abort_requests([request_id])\n"
                 "                yield from self._reject(request_id, 0, FinishReason.ERROR, item.error)\n"),))
 
+BAD_COPY_ENDS_ITS_REQUEST = Mutant(
+    id="bad-copy-ends-its-request", scenario="test_frames_that_bear_the_id_of_a_request",
+    bug="Whoever a frame names that cannot be read is told that it was bad, and has come whole long ago.",
+    breaks=these("bad-frame-isolated/request"),
+    along=these("nothing-without-cause", "tokens-match-reference", "tokens-in-order", "bad-request-isolated"),
+    edits=(Edit("engine/core/engine_core.py",
+                "            if item.request_id is not None and not self.scheduler.knows(item.request_id):\n",
+                "            if item.request_id is not None:\n"),))
+
 BUFFERS_AS_THEY_COME = Mutant(
     id="buffers-as-they-come", scenario="test_buffers_of_a_call_are_swapped",
     bug="A buffer is taken for the one that stands in its place, whatever the body says of it.",

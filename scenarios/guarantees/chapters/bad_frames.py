@@ -20,7 +20,7 @@ from scenarios.guarantees.base import (
 )
 from scenarios.guarantees.chapters.delivery import CHAPTER, SOURCE
 from scenarios.guarantees.fitting import BAD_REQUEST, may_not_fit
-from scenarios.history.history import FOREVER, Fate, History, Receipt, kind_of
+from scenarios.history.history import FOREVER, Fate, History, Receipt, Record, kind_of
 
 #: The types of requests that a core knows, as its words have them.
 _KNOWN = frozenset(kind.hex() for kind in (
@@ -121,11 +121,18 @@ def _is_others_doing(history: History, node: str, at: float) -> bool:
 
 
 def _judge_answers(finding: Finding) -> None:
-    """Whose request could still be told is answered; no rank is asked for a token that no model has."""
+    """Whose request could still be told is answered, unless it had come whole: then nothing happens to it. No rank is
+    asked for a token that no model has.
+    """
     history = finding.history
-    told = {record.data.get("request") for _, record in history.observed("bad-frame")} - {None}
+    told = {record.data["request"]: (node, record) for node, record in history.observed("bad-frame")
+            if record.data.get("request") is not None}
     for operation in history.operations:
-        if operation.internal in told and operation.outcome in (Outcome.FAILED, Outcome.FINISHED) and \
+        if operation.internal in told and _had_come(history, *told[operation.internal]):
+            if operation.error == "BadRequestError":
+                finding.broke("request {!r} had come whole before a damaged copy of it, and its caller was told {}",
+                              operation.request, operation.error, at=operation.ended_at, node=operation.node)
+        elif operation.internal in told and operation.outcome in (Outcome.FAILED, Outcome.FINISHED) and \
                 operation.error != "BadRequestError":
             finding.broke("request {!r} came damaged, the core could read whose it was, and its caller was told {}",
                           operation.request, operation.error or "nothing of that", at=operation.ended_at,
@@ -138,6 +145,12 @@ def _judge_answers(finding: Finding) -> None:
         for request, tokens, *_ in record.data["new"]:
             if tokens and min(tokens) < 0:
                 finding.broke("{} was asked for token {} of {!r}", node, min(tokens), request, at=record.at, node=node)
+
+
+def _had_come(history: History, core: str, bad: Record) -> bool:
+    """Whether the core says itself that it took the request before the frame that it could not read."""
+    return any(record.data["action"] == "add" and record.data["request"] == bad.data["request"]
+               and record.number < bad.number for record in history.by_node("request").get(core, ()))
 
 
 def _named_by_raw_frames(history: History) -> list[str]:
