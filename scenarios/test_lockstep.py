@@ -96,6 +96,13 @@ def counted() -> Workload:
         add(4), behind=("r4", ENDED)).then(utility("get_stats"), steps=0).then(add(5))
 
 
+def begun() -> Workload:
+    """Requests wait, and later one of them has begun at each core; and each time nothing changes for a while."""
+    return recorded("eight-mixed").then(utility("pause_scheduler"), steps=0).then(
+        add(0, 1, 2, 3), utility("get_stats"), steps=0).then(steps=1).then(utility("get_stats"), steps=0).then(
+        utility("resume_scheduler"), steps=0).then(add(4))
+
+
 CALM = (tokens_match_reference, tokens_in_order, served_in_turn, blocks_conserved, nothing_left_behind)
 IN_STEP = (*CALM, dp_collectives_equal, dp_rank_in_turn)
 RESTS = (tokens_match_reference, blocks_conserved, nothing_left_behind, dp_collectives_equal, dp_work_wakes_all,
@@ -195,6 +202,10 @@ globals().update(family(__name__, (
          "A client does not hear that requests wait: it is told again, though nothing has changed.",
          plan(drop(NOTICES, nth=1, match=COUNTED), *SLOW_CALLS), (*CALM, dp_view_converges),
          play={**DENSE, "workload": counted()}),
+    Case("test_counts_change_as_requests_begin",
+         "A client does not hear that requests wait, and is told again; and that some run now, which are no fewer.",
+         plan(drop(NOTICES, nth=1, match=COUNTED), *SLOW_CALLS), (*CALM, dp_view_converges),
+         play={**DENSE, "workload": begun(), "config": lab_config(scheduler={"max_num_seqs": 1})}),
     Case("test_counts_of_ranks_in_step_are_late",
          "A client hears late that requests wait, when it knows already: it does not forget what came meanwhile.",
          plan(delay(NOTICES, nth=1, match=COUNTED, until=until(seconds=0.3)), *SLOW_CALLS),

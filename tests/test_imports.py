@@ -237,7 +237,7 @@ def test_the_law_knows_the_plan_and_the_records(path):
 @each("reports")
 def test_reports_read_runs_and_start_nothing(path):
     assert strangers(path, {"faults.journal", "engine.topology", "scenarios.worlds.registry",
-                            "scenarios.guarantees.readers.lockstep"}, ("reports", "scenarios.history")) == set()
+                            "scenarios.guarantees.readers.group.lockstep"}, ("reports", "scenarios.history")) == set()
     assert {module.split(".")[0] for module in imports_of(path)} & {
         "subprocess", "multiprocessing", "socket", "threading", "asyncio", "urllib", "zmq", "torch"} == set()
 

@@ -85,7 +85,8 @@ class Caller:
             elif command.kind == "raw":
                 frames = [bytes.fromhex(frame) for frame in command.args]
                 if command.request_id:
-                    frames = [EngineCoreRequestType.ADD, msgspec.msgpack.encode([self._internal[command.request_id], 0])]
+                    internal = self._internal[command.request_id]
+                    frames = [EngineCoreRequestType.ADD, msgspec.msgpack.encode([internal, 0])]
                 yield from self._asked.send_raw(frames)
             elif command.kind == "utility":
                 yield from self._call(command)

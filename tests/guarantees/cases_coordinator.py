@@ -4,6 +4,7 @@ from engine.config import DataParallelConfig
 from engine.topology import data_parallel
 from tests.guarantees.build import Builder, history
 from tests.guarantees.cases import accepts, outside, rejects, silent
+from tests.guarantees.cases_steps import step
 
 START, DEATH, VIEW = "dp-start-needs-all", "dp-coordinator-death-is-told", "dp-view-converges"
 HUB = "coordinator.0"
@@ -148,9 +149,10 @@ def counted(*fates: str) -> Builder:
     return h
 
 
-def views(h: Builder, *counts: int) -> Builder:
-    """The client is told so many requests of each core, of which the first one waits."""
-    told = [[min(count, 1), count - min(count, 1), 0.25] for count in counts]
+def views(h: Builder, *counts: int, running: int = 0) -> Builder:
+    """The client is told so many requests of each core, of which at the first one so many run."""
+    told = [[count - (running if not core else 0), running if not core else 0, 0.25]
+            for core, count in enumerate(counts)]
     return h.observes("frontend.0", "view", counts=told, wave=0, running=False)
 
 
@@ -226,6 +228,32 @@ def what_is_done_is_never_told() -> Builder:
 @rejects(VIEW)
 def what_is_done_is_not_taken() -> Builder:
     return waved(done(views(counted(), 1, 1))).wait(LONG_S)
+
+
+def begins(h: Builder, *, gives_way: bool = False) -> Builder:
+    step(h, new=(("a", [1, 2], 2, [0], 0, 2),))
+    return step(h, preempted=("a",)) if gives_way else h
+
+
+@accepts(VIEW)
+def a_request_begins_and_that_is_told() -> Builder:
+    return views(begins(views(counted("drop").wait(.2), 1, 1)), 1, 1, running=1).wait(LONG_S)
+
+
+@rejects(VIEW)
+def a_request_begins_and_that_is_never_told() -> Builder:
+    return begins(views(counted("drop").wait(.2), 1, 1)).wait(LONG_S)
+
+
+@rejects(VIEW)
+def a_request_gives_way_and_that_is_never_told() -> Builder:
+    return begins(views(counted("drop").wait(.2), 1, 1, running=1), gives_way=True).wait(LONG_S)
+
+
+@silent(VIEW)
+def nobody_has_read_what_a_core_called_for() -> Builder:
+    return views(counted("drop").observes("core.0", "rpc-call", call=0, method="execute_model", output_rank=0),
+                 1, 1).wait(LONG_S)
 
 
 @rejects(VIEW)

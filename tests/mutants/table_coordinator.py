@@ -46,6 +46,12 @@ VIEW_NEVER_FALLS = Mutant(
                 "            grown = sum(counts) > sum(self._counted)\n            self._counted = counts\n"
                 "            if not grown:\n                return\n            yield"),))
 
+VIEW_BY_SUMS = Mutant(
+    id="view-by-sums", scenario="test_counts_change_as_requests_begin",
+    bug="A core tells how much it has to do when that is more or less in all, and not when some of it has begun.",
+    breaks=these("dp-view-converges/begins"),
+    edits=(Edit("engine/core/dp_engine_core.py", "counts != self._counted:", "sum(counts) != sum(self._counted):"),))
+
 VIEW_OF_WAVES = Mutant(
     id="view-of-waves", scenario="test_counts_of_ranks_in_step_are_late",
     bug="A client takes the counts of cores that step, and none of cores at rest.",

@@ -18,7 +18,7 @@ import msgspec
 from engine.topology import Mark
 from faults.journal import Record
 from reports.charts.steps import end_of, in_flight
-from scenarios.guarantees.readers.lockstep import FORWARD, Rank, groups
+from scenarios.guarantees.readers.group.lockstep import FORWARD, Rank, groups
 from scenarios.history.history import History
 
 _DUMMY_CALL = "execute_dummy_batch"

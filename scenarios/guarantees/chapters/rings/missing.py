@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.topology import NodeKind
 from scenarios.guarantees.base import Envelope, Finding, Guarantee
-from scenarios.guarantees.readers.lockstep import Group, Rank, groups, is_lockstep, is_offline
+from scenarios.guarantees.readers.group.lockstep import Group, Rank, groups, is_lockstep, is_offline
 from scenarios.history.history import FOREVER, EngineLife, History, Record
 from scenarios.history.names import base
 from scenarios.history.operations import Absence

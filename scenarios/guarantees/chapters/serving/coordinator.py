@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -22,8 +21,9 @@ from scenarios.guarantees.base import (
     Where,
 )
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.guarantees.readers.hub import Hub, Notice, Word, hear, word_of
-from scenarios.history.history import FOREVER, EngineLife, Fate, History, Receipt, Record
+from scenarios.guarantees.readers.group.hub import Hub, Notice, Word, hear, word_of
+from scenarios.guarantees.readers.group.quiet import Quiet, counts_in, quiets
+from scenarios.history.history import FOREVER, Fate, History, Receipt, Record
 from scenarios.history.names import base, kind_of, life_of, of_life, rank_of
 from scenarios.history.play import Play
 from scenarios.history.receipts import STALL_FATES
@@ -135,14 +135,6 @@ def _when_gone(history: History, hub: str) -> tuple[float, str]:
 # -- what clients learn by it
 
 
-class _Quiet(NamedTuple):
-    """A time in which no core got a request or was done with one, and how many each of them had then."""
-
-    since: float
-    until: float
-    requests: tuple[int, ...]
-
-
 def is_counted(play: Play) -> bool:
     """Whether a coordinator tells of counts: not where whoever asks chooses the core."""
     return has_coordinator(play) and play.config.data_parallel.load_balancing != "external"
@@ -156,32 +148,12 @@ def check_view_converges(history: History) -> Finding:
             client = start.node
             if (kind_of(client) == NodeKind.FRONTEND and life_of(client) == life_of(hub) and start.ready_at < FOREVER
                     and set(history.engines_of(client)) & set(engines)):
-                for quiet in _quiets(history, hub, client, engines, start.ready_at):
+                for quiet in quiets(history, hub, client, engines, start.ready_at):
                     _judge_view(finding, hub, client, quiet)
     return finding
 
 
-def _quiets(history: History, hub: str, client: str, engines: tuple[EngineLife, ...],
-            since: float) -> Iterator[_Quiet]:
-    """Until the first of them ends, or is told to, by what each core says that it took in and was done with."""
-    over_at = min(history.ended_at, *map(history.ends.at, (hub, client, *(engine.core for engine in engines))),
-                  *map(history.closing_at, engines),
-                  *(records[0].at for node, records in history.by_node("dying").items()
-                    if any(history.lives_with(engine, node) for engine in engines)))
-    changes = []
-    for place, engine in enumerate(engines):
-        changes += [(record.at, place, 1) for record in history.by_node("request").get(engine.core, ())
-                    if record.data["action"] == "add"]
-        changes += [(record.at, place, -1) for record in history.by_node("freed").get(engine.core, ())]
-    has = [0] * len(engines)
-    for at, place, step in [*sorted(changes), (FOREVER, 0, 0)]:
-        if since < min(at, over_at):
-            yield _Quiet(since, min(at, over_at), tuple(has))
-        since = max(since, at)
-        has[place] += step
-
-
-def _judge_view(finding: Finding, hub: str, client: str, quiet: _Quiet) -> None:
+def _judge_view(finding: Finding, hub: str, client: str, quiet: Quiet) -> None:
     history, options = finding.history, finding.history.play.config.data_parallel
     bound = options.unchanged_s + options.changed_s + 2 * options.settle_s + history.bounds.detection_s
     edge = f"{base(hub)}->{base(client)}/{Channel.STATS.value}"
@@ -193,36 +165,32 @@ def _judge_view(finding: Finding, hub: str, client: str, quiet: _Quiet) -> None:
     known = [record for record in seen if record.at < quiet.since][-1:]
     known += [record for record in seen if record.at >= quiet.since]
     wrong = [place for place, record in enumerate(known)
-             if _requests_in(record) != quiet.requests]
+             if counts_in(record) != quiet.requests]
     right = known[wrong[-1] + 1 if wrong else 0:]
     until = right[0].at if right else quiet.until
     late = until - since - history.faults.frozen_s(client, since, until, hub, *(
         engine.core for engine in history.engines_of(hub)))
     if not right and late <= bound:
         return  # it was over too soon
-    kept = finding.took("{} believed that the cores have {} requests, and they had {}: that", client,
+    kept = finding.took("{} believed that of the cores' requests {} wait and run, and it was {}: that", client,
                         _told_in(known), list(quiet.requests), bound=bound, measured=late, at=until, node=client)
     if kept and any(quiet.since <= receipt.at <= until and receipt.fate in LOSSES | ORDERINGS or
                     _is_deaf_by(history, edge, receipt, quiet, until) for receipt in struck):
-        finding.witness("{} did not hear of a count, or late, and knew {:.4f} s behind the last change that the cores "
-                        "have {}", client, until - quiet.since, list(quiet.requests), at=until, node=client)
+        finding.witness("{} did not hear of a count, or late, and knew {:.4f} s behind the last change that of the "
+                        "cores' requests {} wait and run", client, until - quiet.since, list(quiet.requests), at=until,
+                        node=client)
 
 
-def _is_deaf_by(history: History, edge: str, receipt: Receipt, quiet: _Quiet, until: float) -> bool:
+def _is_deaf_by(history: History, edge: str, receipt: Receipt, quiet: Quiet, until: float) -> bool:
     """Whether a connection was lost before the last change, and what was said of that behind it found nobody."""
     heard = history.crossings.get(f"{edge}:receive", ())
     said = [record for record in history.crossings.get(f"{edge}:send", ()) if quiet.since <= record.at < until
-            and record.data.get("counts") is not None and _requests_in(record) == quiet.requests]
+            and record.data.get("counts") is not None and counts_in(record) == quiet.requests]
     return receipt.fate == Fate.CUT and len(said) > 1 and not any(receipt.at < one.at < said[-1].at for one in heard)
 
 
 def _told_in(views: list[Record]) -> str:
-    return str(list(_requests_in(views[-1]))) if views else "no"
-
-
-def _requests_in(record: Record) -> tuple[int, ...]:
-    """Of each core, by the counts that are told."""
-    return tuple(waiting + running for waiting, running, _ in record.data["counts"])
+    return str(list(counts_in(views[-1]))) if views else "no"
 
 
 def check_coordinator_in_turn(history: History) -> Finding:
@@ -339,12 +307,13 @@ GUARANTEES = (
     ),
     Guarantee(
         id="dp-view-converges", chapter=CHAPTER, source=SOURCE, check=check_view_converges, applies=is_counted,
-        sentence="When no core has got a request or been done with one for as long as a coordinator takes to publish "
-                 "counts that have changed, and once more those that have not, and for the detection bound, each "
-                 "client knows how many requests each core has.",
+        sentence="When no core has got, begun, put off or been done with a request for as long as a coordinator takes "
+                 "to publish counts that have changed, and once more those that have not, and for the detection bound, "
+                 "each client knows how many requests wait at each core, and how many run.",
         wrong={"repeat": "publishes counts when they have changed, and never again",
                "falls": "tells what it has to do when that grows, and not when it falls",
-               "rests": "takes counts while a wave runs, and none at rest"},
+               "rests": "takes counts while a wave runs, and none at rest",
+               "begins": "tells what it has to do, and not how much of that has begun"},
         witness="a notice of counts was lost, late or overtaken, and its client knew them in time",
         envelope=Envelope(outside=(
             Where(STALLS, passing=False, why="who stands still for good tells nothing: see stall-is-told"),

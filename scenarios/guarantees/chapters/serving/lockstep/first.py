@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.topology import Channel, NodeKind
 from scenarios.guarantees.base import DAMAGE, DEATHS, Envelope, Finding, Guarantee
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.guarantees.readers.lockstep import groups, is_woken
+from scenarios.guarantees.readers.group.lockstep import groups, is_woken
 from scenarios.history.history import History, Record
 
 SOURCE = "vLLM V1 data-parallel coordinator"

@@ -12,7 +12,7 @@ from scenarios.guarantees.base import MEMORY, MESSAGE, Envelope, Finding, Guaran
 from scenarios.guarantees.chapters.rings.rpc_calls import PHASES
 from scenarios.guarantees.chapters.serving.flight import CHAPTER, has_depth, passed
 from scenarios.guarantees.chapters.serving.lockstep.waves import judge_rest
-from scenarios.guarantees.readers.lockstep import is_lockstep
+from scenarios.guarantees.readers.group.lockstep import is_lockstep
 from scenarios.history.history import FOREVER, EngineLife, History
 from scenarios.history.play import Play
 

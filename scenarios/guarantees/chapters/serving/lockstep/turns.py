@@ -10,8 +10,8 @@ from faults.journal import Record
 from scenarios.guarantees.base import DEATHS, ROUNDING_S, Envelope, Finding, Guarantee
 from scenarios.guarantees.chapters.serving.coordinator import SLACK_S
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.guarantees.readers.lockstep import ALL_REDUCE, FORWARD, Group, Rank, groups, is_lockstep
-from scenarios.guarantees.readers.member import Member, Word
+from scenarios.guarantees.readers.group.lockstep import ALL_REDUCE, FORWARD, Group, Rank, groups, is_lockstep
+from scenarios.guarantees.readers.group.member import Member, Word
 from scenarios.history.history import FOREVER, History
 
 SOURCE = "vLLM V1 data-parallel engine core"

@@ -10,7 +10,7 @@ from engine.topology import Channel, Mark, NodeKind
 from faults.journal import Record
 from scenarios.guarantees.base import DEATHS, MESSAGE, STALLS, Envelope, Finding, Guarantee, Where
 from scenarios.guarantees.chapters.serving.cores import CHAPTER
-from scenarios.guarantees.readers.lockstep import FORWARD, Group, Rank, groups, is_lockstep, is_offline, is_woken
+from scenarios.guarantees.readers.group.lockstep import FORWARD, Group, Rank, groups, is_lockstep, is_offline, is_woken
 from scenarios.history.history import FOREVER, Fate, History
 from scenarios.law.carried import carried
 
