@@ -220,11 +220,14 @@ def _stopped_by_text(operation: Operation, request: dict[str, Any]) -> bool:
 
 
 def _finish_of(history: History, request: dict[str, Any]) -> str | None:
-    """By what it was asked for: a token that ends it, or a length; None where both come at once."""
+    """By what it was asked for: a token that ends it, or a length; None where nobody knows of its last one whether it
+    ends it.
+    """
     params, tokens = request.get("sampling_params") or {}, request["reference_token_ids"]
     if params.get("stop"):
         return None  # by its text
-    if tokens and tokens[-1] in params.get("stop_token_ids", ()) and len(tokens) > params.get("min_tokens", 0):
+    ends = {*params.get("stop_token_ids", ()), *(() if params.get("ignore_eos") else request.get("end_token_ids", ()))}
+    if tokens and tokens[-1] in ends and len(tokens) > params.get("min_tokens", 0):
         return "stop"
     longest = history.play.config.scheduler.max_model_len
     if len(tokens) != params.get("max_tokens") and len(request["prompt_token_ids"]) + len(tokens) != longest:

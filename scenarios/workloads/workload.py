@@ -143,9 +143,17 @@ def asked(workload: Workload, index: int, *, longest: int | None = None, **param
     most = min(limits, default=len(reference))
     stops = [number for number, token in enumerate(reference, 1)
              if number > wanted.min_tokens and token in wanted.stop_token_ids]
-    changed = msgspec.structs.replace(changed, reference_token_ids=reference[:max(0, min([most, *stops]))])
+    changed = msgspec.structs.replace(changed, reference_token_ids=reference[:max(0, min([most, *stops]))],
+                                      end_token_ids=request.end_token_ids or _ends_of(request))
     return msgspec.structs.replace(
         workload, requests=[changed if request.index == index else request for request in workload.requests])
+
+
+def _ends_of(request: RecordedRequest) -> list[int]:
+    """The token of the model that ended it before its length did; none where something else did, or may have."""
+    params, reference = request.params, request.reference_token_ids
+    is_cut = params.ignore_eos or params.stop or params.max_tokens is None or len(reference) >= params.max_tokens
+    return [] if is_cut or reference[-1] in params.stop_token_ids else [reference[-1]]
 
 
 def continued(workload: Workload, index: int, tokens: int) -> Workload:

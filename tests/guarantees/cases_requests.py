@@ -224,6 +224,28 @@ def _stops_at(token: int, told: int | None) -> Builder:
     return history().started().request("a", finish_reason="stop", stop_reason=told).promised(workload=workload)
 
 
+def _ends_at_its_length(finish: str, **params: object) -> Builder:
+    """Its answer is 7, 8, 9, no longer than it may be; 9 is an end of its model."""
+    workload = {"requests": [{"index": 0, "prompt_token_ids": [1], "sampling_params": {"max_tokens": 3, **params},
+                              "reference_token_ids": [7, 8, 9], "end_token_ids": [9]}]}
+    return history().started().request("a", finish_reason=finish).promised(workload=workload)
+
+
+@accepts("tokens-match-reference")
+def its_last_token_is_its_end() -> Builder:
+    return _ends_at_its_length("stop")
+
+
+@rejects("tokens-match-reference")
+def its_last_token_is_its_end_and_it_is_told_of_its_length() -> Builder:
+    return _ends_at_its_length("length")
+
+
+@rejects("tokens-match-reference")
+def its_last_token_is_an_end_that_it_ignores_and_it_is_told_of_that() -> Builder:
+    return _ends_at_its_length("stop", ignore_eos=True)
+
+
 @accepts("tokens-match-reference")
 def it_is_told_which_token_ended_it() -> Builder:
     return _stops_at(9, 9)

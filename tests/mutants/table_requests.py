@@ -238,6 +238,15 @@ SENT_IN_VAIN = Mutant(
                 "            self.session.abort(request_id)  # its caller is told by what is raised, and by nothing",
                 "            pass  #"),))
 
+LENGTH_BEFORE_AN_END = Mutant(
+    id="length-before-an-end", scenario="test_last_token_is_an_end",
+    bug="Whether a request is as long as it may be is asked before whether its last token ends it.",
+    breaks=these("tokens-match-reference/end"),
+    edits=(Edit("engine/core/request.py", "    if num_output_tokens > params.min_tokens:\n",
+                "    if num_output_tokens >= request.max_tokens:\n"
+                "        return RequestStatus.FINISHED_LENGTH, None\n"
+                "    if num_output_tokens > params.min_tokens:\n"),))
+
 OF_ALL_THAT_MAY_BE_DRAWN = Mutant(
     id="of-all-that-may-be-drawn", scenario="test_tokens_are_drawn",
     bug="How probable tokens are is measured by all, and not by those that top-k keeps.",
