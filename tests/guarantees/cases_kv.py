@@ -234,6 +234,30 @@ def a_batch_dropped_at_the_full_queue_keeps_its_number() -> Builder:
     return _dropped()
 
 
+def _times(*into: float) -> Builder:
+    """A publisher that waits for a second before its first batch, whose batches say so of their time."""
+    h = history(subscribers=1).started().observes("core.0", "born", pid=7).wait(1)
+    for seq, time in enumerate(into):
+        h.wait(.1).observes("core.0", "kv-published", seq=seq, took=.0001)
+        h.crosses("core.0->subscriber.0/kv:send", seq=seq, epoch=1_700_000_000_500_000, ts=1_700_000_000.5 + time)
+    return h.observes("core.0", "kv-lost", seq=len(into), reason="full")
+
+
+@accepts("kv-seq")
+def batches_are_of_the_time_at_which_they_were_handed_over() -> Builder:
+    return _times(.9, 1.0, 1.1)
+
+
+@rejects("kv-seq")
+def a_batch_is_of_a_time_before_its_life() -> Builder:
+    return _times(.9, -1_700_000_000)
+
+
+@rejects("kv-seq")
+def a_batch_is_of_a_time_to_come() -> Builder:
+    return _times(.9, 3.0)
+
+
 @accepts("kv-seq")
 def a_batch_that_cannot_be_encoded_was_numbered_before() -> Builder:
     return _published(3).observes("core.0", "kv-lost", seq=1, reason="cannot be encoded")

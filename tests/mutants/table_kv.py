@@ -40,6 +40,13 @@ PUBLISHING_BLOCKS = Mutant(
              "        yield Receive((), (yield Now()) + 0.5)\n"
              "    number, room = log.number()\n    if not room:\n"),))
 
+TIME_OF_ITS_OWN_CLOCK = Mutant(
+    id="time-of-its-own-clock", scenario="test_publisher_is_killed_and_started_again",
+    bug="A batch says what the core's own clock says, which no other machine has.",
+    breaks=these("kv-seq/time"),
+    edits=(Edit("engine/core/engine_core.py", "            at = (yield Now()) + self.kv_log.wall_offset_s\n",
+                "            at = yield Now()\n"),))
+
 GAP_IGNORED = Mutant(
     id="H73", scenario="test_connection_of_a_subscriber_is_cut",
     bug="A subscriber takes the next batch that comes, whatever its number.",

@@ -34,6 +34,7 @@ from scenarios.history.history import EngineLife, Fate, History, Record, kind_of
 from scenarios.history.names import base
 
 SOURCE = "vLLM V1 ZMQ reliability analysis"
+_SENT, _ROUNDED_S = f"/{Channel.KV.value}:send", 0.001
 
 #: One that is killed begins a second life, and that must be right; one that fails inside may be anything.
 _SUBSCRIBER = Where(DEATHS - {Fate.KILL}, nodes="subscriber.*", why="the subscriber itself is hit")
@@ -62,6 +63,7 @@ def check_kv_seq(history: History) -> Finding:
                 finding.broke("{} numbered a batch {} where {} was next", node, record.data["seq"], expected,
                               at=record.at, node=node)
                 break
+        _judge_times(finding, node)
         for record in history.by_node("kv-lost").get(node, ()):
             finding.witness("batch {} of {} was dropped and kept its number", record.data["seq"], node, at=record.at,
                             node=node)
@@ -81,6 +83,18 @@ def check_kv_seq(history: History) -> Finding:
                 finding.broke("{} followed a publisher into its next life without noticing", follower.node,
                               node=follower.node)
     return finding
+
+
+def _judge_times(finding: Finding, node: str) -> None:
+    """A batch that names its life was handed over in it: by the wall clock, of which the life's name is a time, too."""
+    history = finding.history
+    since, known = history.records(node)[0].at, {r.data["seq"]: r.at for r in handed_over(history, node)}
+    for record in history.records(node):
+        if record.site.endswith(_SENT) and record.data.get("epoch") and record.data["seq"] in known:
+            into = record.data["ts"] - record.data["epoch"] * 1e-6
+            if not -_ROUNDED_S <= into <= known[record.data["seq"]] - since + _ROUNDED_S:
+                finding.broke("{} says that batch {} is of {:.3f} s into its life", node, record.data["seq"], into,
+                              at=record.at, node=node)
 
 
 def _judge_untold_restart(finding: Finding, follower: Follower, publisher: str) -> None:
@@ -327,10 +341,11 @@ GUARANTEES = (
         id="kv-seq", chapter=CHAPTER, source=SOURCE, check=check_kv_seq, applies=has_kv_events,
         sentence="Batches of one publisher life are numbered 0, 1, 2, ... when handed over; one dropped at a full "
                  "queue or not encodable keeps its number and counts as unrecoverable; a restart is told apart from "
-                 "a gap.",
+                 "a gap. Each is of the time at which it was handed over.",
         wrong={
             "numbers": "numbers a batch when it is sent, so what was dropped leaves no gap",
             "restart": "calls all its lives the same",
+            "time": "tells the time by a clock of its own",
         },
         witness="a batch was dropped and kept its number, a subscriber joined late or lost some, or a publisher was "
                 "restarted",
