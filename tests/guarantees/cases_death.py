@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 
 from engine.config import LimitsConfig
+from engine.messages import ENGINE_CORE_DEAD
 from engine.topology import data_parallel, headless
+from faults.journal import digest_of
 from faults.plan import Until
 from scenarios.history.play import Beside, Options
 from tests.guarantees.build import OUTPUTS, REQUESTS, RESPONSE, Builder, history, two_engines
@@ -496,6 +498,25 @@ def another_thread_cannot_send_what_was_in_hand_either() -> Builder:
         h.crosses(f"{OUTPUTS}:send", "o1", fate="raise", fault=fault).fires("raise", f"{OUTPUTS}:send")
     h.observes("core.0", "dying", reason="x", queued=0).sends(OUTPUTS, "DEAD").receives(OUTPUTS, "DEAD")
     return h.observes("frontend.0", "dead-notice").dies("a").ends("core.0")
+
+
+def _says_them_in_vain(fault: bool) -> Builder:
+    h = history().started().called("a").crosses(f"{OUTPUTS}:send", "o1", fate="raise", fault="f1")
+    h.fires("raise", f"{OUTPUTS}:send").observes("core.0", "dying", reason="x", queued=0).sends(OUTPUTS, "o1")
+    if fault:
+        h.crosses(f"{OUTPUTS}:send", digest_of([ENGINE_CORE_DEAD]), fate="exit", fault="f2")
+        h.fires("exit", f"{OUTPUTS}:send")
+    return h.receives(OUTPUTS, "o1").wait(3).dies("a").ends("core.0")
+
+
+@silent("dead-notice")
+def another_thread_says_the_last_words_and_fails_at_the_notice() -> Builder:
+    return _says_them_in_vain(True)
+
+
+@rejects("dead-notice")
+def another_thread_says_the_last_words_but_for_the_notice() -> Builder:
+    return _says_them_in_vain(False)
 
 
 @rejects("dead-notice")

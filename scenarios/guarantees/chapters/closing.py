@@ -379,3 +379,14 @@ def judge_hearsay(finding: Finding, failed: Record, hits: list[Receipt], node: s
     if not any(core in told or core.replace("core", "worker") in told for core in struck):
         finding.broke("the start of {} failed with {!r}, and {} is what was struck", node, told,
                       " or ".join(sorted(struck)), at=failed.at, node=node)
+
+
+def judge_last_words(finding: Finding, node: str, caller: str) -> None:
+    """Who hears of the end by the notice is told why."""
+    history = finding.history
+    dying = next(iter(history.by_node("dying").get(node, ())), None)
+    told = next((record for _, record in history.heard_of("engine-dead", history.engine_of(node), caller)), None)
+    known = history.play.says_why and history.has_begun(caller, history.engine_of(node)) and not word_is_lost(history)
+    if known and dying and told and "_DEAD" in told.data["reason"] and dying.data["reason"] not in told.data["reason"]:
+        finding.broke("{} left by {}, and {} was told {}", node, dying.data["reason"], caller, told.data["reason"],
+                      at=told.at, node=caller)

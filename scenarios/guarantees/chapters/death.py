@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from engine.messages import Outcome
+from engine.messages import ENGINE_CORE_DEAD, Outcome
 from engine.topology import Channel
+from faults.journal import digest_of
 from scenarios.guarantees.base import (
     DAMAGE,
     DEATHS,
@@ -18,7 +19,14 @@ from scenarios.guarantees.base import (
     Where,
     timer_s,
 )
-from scenarios.guarantees.chapters.closing import SENTINEL_S, blames, judge_last_wait, noticed_s, word_is_lost
+from scenarios.guarantees.chapters.closing import (
+    SENTINEL_S,
+    blames,
+    judge_last_wait,
+    judge_last_words,
+    noticed_s,
+    word_is_lost,
+)
 from scenarios.history.flows import Flow
 from scenarios.history.history import FOREVER, Death, EngineLife, Fate, History, Operation, Record, Stall, kind_of
 from scenarios.history.names import base
@@ -27,6 +35,7 @@ CHAPTER = "Death and cleanliness"
 #: What a caller may hear of a call that begins after the engine is known to be dead.
 _OF_ITS_OWN = ("BadRequestError", "RefusedError")
 
+_NOTICE = digest_of([ENGINE_CORE_DEAD])
 _CALLER_FOR_GOOD = Where(PROCESS, nodes="frontend.*", why="the caller itself is hit", passing=False)
 
 
@@ -287,6 +296,8 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
         told = history.heard_of("engine-dead", engine, caller)
         if history.ends_with_another(engine, told[0][1].at) if told else history.closes_at(caller) < FOREVER:
             return  # its client ended it with the others, or was leaving and read nothing any more
+        if flow is not None and any(kept.digest == _NOTICE and "fault" in kept.data for kept in flow.kept):
+            return  # a fault befell it, too
         if history.faults.frozen_s(caller, since, since + bound) + ROUNDING_S < min(bound, history.ended_at - since):
             finding.broke("{} left and its notice never reached {}", node, caller, at=since, node=node)
         return
@@ -294,7 +305,7 @@ def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound:
     if not finding.took("the notice of {} to {}", node, caller, bound=bound, measured=notice.at - since - frozen,
                         at=notice.at, node=caller):
         return
-    _judge_last_words(finding, node, caller)
+    judge_last_words(finding, node, caller)
     received = 0
     if flow is not None:
         late = [receive for _, receive in flow.pairs if receive.number > notice.number]
@@ -316,17 +327,6 @@ def _judge_in_hand(finding: Finding, flow: Flow) -> None:
         if "fault" in crossing.data and put.count(crossing.digest) < 2:
             finding.broke("an output that {} had in hand as it failed was never sent to {}", flow.source, flow.target,
                           at=crossing.at, node=flow.source)
-
-
-def _judge_last_words(finding: Finding, node: str, caller: str) -> None:
-    """Who hears of the end by the notice is told why."""
-    history = finding.history
-    dying = next(iter(history.by_node("dying").get(node, ())), None)
-    told = next((record for _, record in history.heard_of("engine-dead", history.engine_of(node), caller)), None)
-    known = history.play.says_why and history.has_begun(caller, history.engine_of(node)) and not word_is_lost(history)
-    if known and dying and told and "_DEAD" in told.data["reason"] and dying.data["reason"] not in told.data["reason"]:
-        finding.broke("{} left by {}, and {} was told {}", node, dying.data["reason"], caller, told.data["reason"],
-                      at=told.at, node=caller)
 
 
 def _judge_streams(finding: Finding, engine: EngineLife, caller: str, receives: list[Record]) -> None:
