@@ -28,6 +28,8 @@ ENGINE_CORE_DEAD = b"ENGINE_CORE_DEAD"
 #: The number of a wave as it travels. Nobody counts so far: one that is larger was never a wave, and the next one
 #: after the largest that msgpack can carry would end whoever has to say it.
 Wave = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
+#: Of the client that is to be answered: nobody else is.
+ClientIndex = Annotated[int, msgspec.Meta(ge=0)]
 _INFINITE = float("inf")
 
 
@@ -97,7 +99,7 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, array_like=True, omit_defau
     request_id: str
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
-    client_index: int = 0
+    client_index: ClientIndex = 0
     current_wave: Wave = 0
     arrival_time: float = 0.0
     eos_token_id: int | None = None

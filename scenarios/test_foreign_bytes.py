@@ -7,6 +7,7 @@ from faults.plan import delay, duplicate, plan, truncate, until
 from scenarios.guarantees.all import (
     bad_frame_isolated,
     blocks_conserved,
+    dp_coordinator_in_turn,
     nothing_left_behind,
     tokens_match_reference,
 )
@@ -21,6 +22,7 @@ from scenarios.workloads.intruders import (
     another_core_of_this_index,
     no_buffers,
     no_requests,
+    of_no_client,
     ready_of_a_core_that_has_not_said_hello,
     to_client,
     to_outputs_of_another,
@@ -72,6 +74,10 @@ globals().update(family(__name__, (
     Case("test_frames_that_are_no_requests_of_two_clients", "Either sends them: neither is hurt by them.", plan(),
          (bad_frame_isolated, tokens_match_reference, blocks_conserved),
          play={"topology": TWO, "workload": rude(other=1).but(1, rude(other=0))}),
+    Case("test_requests_of_who_is_no_client", "A request and a call go by the index of a core's coordinator.",
+         plan(), (bad_frame_isolated, tokens_match_reference, blocks_conserved, dp_coordinator_in_turn), play={
+             "topology": data_parallel(2, tp=1, coordinated=True), "workload": recorded("eight-even").then(
+                 add(0, 1), *of_no_client(), behind=("r0", 3)).then(add(2, 3, 4, 5))}),
     Case("test_buffers_that_are_not_what_a_request_says_of_them", "It is refused by name, and others are served.",
          plan(), (bad_frame_isolated, tokens_match_reference, blocks_conserved), play={
              "workload": recorded("eight-even").then(add(0, 1, 2, 3), *no_buffers(), steps=3).then(add(4, 5, 6, 7))}),

@@ -19,6 +19,7 @@ import msgspec
 from engine.errors import BadFrameError
 from engine.messages import (
     ENGINE_CORE_DEAD,
+    ClientIndex,
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineCoreRequestType,
@@ -30,7 +31,7 @@ def _without_buffers(code: int, data: memoryview) -> Any:
     raise BadFrameError("the body names a buffer, and none came")
 
 
-_Call = tuple[int, int, str, list[Any]]
+_Call = tuple[ClientIndex, int, str, list[Any]]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(EngineCoreRequest).decode
 _decode_outputs = msgspec.msgpack.Decoder(EngineCoreOutputs, ext_hook=_without_buffers).decode

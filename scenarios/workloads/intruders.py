@@ -20,7 +20,7 @@ from engine.wire.buffers import INTEGERS, MAX_BUFFERS
 from engine.wire.codec import Utility, encode_outputs, encode_utility
 from engine.wire.wiring import identity_of
 from scenarios.history.play import Intruder, Options
-from scenarios.workloads.workload import Action, raw
+from scenarios.workloads.workload import Action, of_nobody, raw
 
 _DICE = random.Random(2)
 #: Empty, many frames, lengths that nobody has, no msgpack at all, a wrong shape, too deep, large, and by lot. None
@@ -105,6 +105,10 @@ def no_requests(other: int) -> list[Action]:
     """
     return [*(raw(b"\x00", *frames) for frames in SMALL), *(raw(*frames) for frames in SMALL),
             *(raw(*encode_utility(Utility(client, 1 << 40, "ping", [1]))) for client in (7, other))]
+
+
+def of_no_client() -> list[Action]:
+    return [of_nobody("of no client", 5, client_index=-1), raw(*encode_utility(Utility(-1, 1 << 40, "get_stats", [])))]
 
 
 def no_buffers() -> list[Action]:
