@@ -78,6 +78,14 @@ def test_executor_is_one_that_nobody_knows(world):
     run.holds(start_ends, nothing_left_behind)
 
 
+def test_executor_of_one_rank_is_asked_for_two_stages(world):
+    """The executor without worker processes runs one rank: it is refused by name, and not tried."""
+    run = world.play(
+        topology=tensor_parallel(1, pp=2), workload=recorded("pair"),
+        config=lab_config(distributed_executor_backend="uni"))
+    run.holds(start_ends, nothing_left_behind)
+
+
 def test_everything_is_killed_and_started_again_beside_a_neighbour(world):
     """All processes are killed at once; the next start removes what they left and nothing of a living neighbour."""
     run = world.play(
