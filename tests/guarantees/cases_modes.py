@@ -297,3 +297,19 @@ def a_client_waits_for_a_core_that_has_died() -> Builder:
 @accepts(STARTS)
 def a_client_sees_that_its_core_has_died() -> Builder:
     return attaches_to_a_core_that_died(after_s=0.2)
+
+
+def the_head_s_answer_is_lost(reason: str) -> Builder:
+    h = starts().fires("drop", f"{HEAD}->{CORE}/handshake:receive", node=CORE).wait(0.2).ends(CORE, exitcode=1)
+    gives_up(h, HEAD, reason="core.1 died while starting: it was started elsewhere, which may know why")
+    return gives_up(h, OWN, reason=reason)
+
+
+@accepts(STARTS)
+def a_client_says_that_the_head_did_not_answer_its_core() -> Builder:
+    return the_head_s_answer_is_lost("core.1: frontend.0 did not answer the core's HELLO in time")
+
+
+@rejects(STARTS)
+def a_client_says_that_its_core_did_not_greet_it_which_waits_for_the_head() -> Builder:
+    return the_head_s_answer_is_lost("core.1 did not say HELLO in time")

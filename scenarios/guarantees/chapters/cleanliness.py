@@ -169,7 +169,7 @@ def check_start_ends(history: History) -> Finding:
             if history.has_begun(node, engine):
                 _judge_all_failed(finding, end, engine)
                 _judge_blame(finding, end, engine)
-                _judge_unheard(finding, end, hits)
+                _judge_unheard(finding, end, hits, node)
                 judge_words(finding, end, engine, node)
         if not startup.ready and not hits:
             finding.witness("{} was refused what it asked for: {}", node, end.data["reason"], at=end.at, node=node)
@@ -222,11 +222,15 @@ def _was_leaving(history: History, engine: EngineLife, at: float) -> bool:
     return any(record.at <= at for record in history.by_node("dying").get(engine.core, ()))
 
 
-def _judge_unheard(finding: Finding, end: Record, hits: list[Receipt]) -> None:
-    """Where a message of the core alone was lost or late, the reason says who was not heard."""
-    lost = len(hits) == 1 and hits[0].fate in LOSSES | {Fate.DELAY} and "/handshake:" in hits[0].site
-    if lost and "core" not in str(end.data["reason"]):
-        finding.broke("a message of the start was lost, and it failed because of {!r}", end.data["reason"], at=end.at,
+def _judge_unheard(finding: Finding, end: Record, hits: list[Receipt], node: str) -> None:
+    """Where a message of the core alone was lost or late, the reason says who was not heard, and by its own client that
+    the head did not answer it.
+    """
+    if len(hits) != 1 or hits[0].fate not in LOSSES | {Fate.DELAY} or "/handshake:" not in hits[0].site:
+        return
+    reason, sender = str(end.data["reason"]), hits[0].site.partition("->")[0]
+    if "core" not in reason or (kind_of(sender) == "frontend" and sender != base(node) and sender not in reason):
+        finding.broke("a message of {} at the start was lost, and it failed because of {!r}", sender, reason, at=end.at,
                       node=hits[0].node)
 
 
