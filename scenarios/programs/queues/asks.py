@@ -58,6 +58,7 @@ def ask_queues(ask: Asking) -> None:
     before = held()
     ask_how_it_waits(ask)
     ask_of_bells(ask)
+    _counts(ask)
     _is_broken_off(ask)
     _is_alone_with_its_end(ask)
     _has_gone(ask)
@@ -67,6 +68,19 @@ def ask_queues(ask: Asking) -> None:
     _leaves_nothing(ask)
     gc.collect()
     ask("what is left of all queues", lambda: no_more(before), True)
+
+
+def _counts(ask: Asking) -> None:
+    """What either end says of itself is of then, and does not change with it."""
+    with opened() as (writer, reader):
+        before = [end.stats() for end in (writer, reader)]
+        for number in range(2):
+            writer.enqueue(number, PATIENCE_S)
+            reader.dequeue(PATIENCE_S)
+        after_it = [end.stats() for end in (writer, reader)]
+        ask("what had been counted before", lambda: [[one.messages, one.bytes] for one in before], [[0, 0]] * 2)
+        ask("what is counted behind two messages", lambda: [one.messages for one in after_it], [2, 2])
+        ask("whether their bytes are", lambda: all(one.bytes for one in after_it), True)
 
 
 # -- waits that are ended ---------------------------------------------------------------------------------------------
