@@ -26,6 +26,7 @@ from scenarios.guarantees.all import (
     tokens_in_order,
     tokens_match_reference,
 )
+from scenarios.lab.catalogue import Only
 from scenarios.lab.family import Case, family
 from scenarios.workloads import ENDED, Workload, abort, add, recorded, utility
 
@@ -58,6 +59,10 @@ globals().update(family(__name__, (
     Case("test_four_cores_serve_one_client",
          "The same with four cores.",
          Plan(), CALM, play={"topology": data_parallel(4)}),
+    Case("test_eleven_cores_of_two_workers",
+         "Their numbers have two digits, and so have those of their workers.",
+         Plan(), (tokens_match_reference, nothing_left_behind), play={"topology": data_parallel(11, tp=2)},
+         only=Only("sim", "33 real processes are too many for one play")),
     Case("test_requests_of_two_cores_are_given_up_at_once",
          "Two cores rest and do not hear that they shall go on: what is given up is freed at each of them.",
          plan(*(drop(f"frontend.0->core.{core}/requests", match=RESUME) for core in (0, 1))),

@@ -25,6 +25,9 @@ KV = "core.0->subscriber.0/kv"
 ANSWERS = "core.0->subscriber.0/replay"
 QUESTIONS = "subscriber.0->core.0/replay"
 EVENTS = {"enable_kv_cache_events": True}
+#: A window of two batches, and a cache for all that `churn` leaves.
+MANY_BLOCKS = lab_config(kv_events={**EVENTS, "buffer_steps": 2}, cache={"num_gpu_blocks": 600},
+                         bounds={"request_s": 30.0})
 #: Everything that a publisher owes who follows it.
 OWED = (kv_sent_once, kv_answers_exact, kv_mirror_true, kv_seq)
 
@@ -108,10 +111,16 @@ globals().update(family(__name__, (
     Case("test_two_ask_for_everything_and_one_asks_again",
          "Two subscribers ask for all of it when it is over; the answers stop for so long that both ask once more.",
          plan(hang("core.0", at=f"{ANSWERS}:send", nth=10, until=until(seconds=1.2))), OWED),
+    Case("test_piece_of_a_state_comes_with_the_next_state",
+         "A piece of the state is so late that the state is asked for again, when it has changed: it is no part of it.",
+         plan(drop(KV, nth=50, times=4), delay(ANSWERS, nth=6, until=until(f"{QUESTIONS}:send", 5)),
+              delay(ANSWERS, nth=9, until=until(seconds=0.02)),
+              hang("core.0", at=marked("core.0", Mark.STEP), nth=75, until=until(seconds=0.6))),
+         (kv_mirror_true, kv_gap_too_old, kv_tells_what_came),
+         play={"topology": tensor_parallel(1, subscribers=1), "options": Options(), "config": MANY_BLOCKS}),
     Case("test_state_of_many_blocks_is_told_in_pieces",
          "The window holds two batches and the cache 400 blocks: who comes late is told all of them, in two pieces.",
          plan(), OWED,
-         play={"config": lab_config(kv_events={**EVENTS, "buffer_steps": 2}, cache={"num_gpu_blocks": 600},
-                                    bounds={"request_s": 30.0})}),
+         play={"config": MANY_BLOCKS}),
 ), topology=tensor_parallel(1, subscribers=2), workload=churn(), config=patient(**EVENTS),
    options=Options(late_subscriber=True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.topology import Mark, data_parallel
+from engine.topology import Mark, data_parallel, headless
 from faults.plan import (
     Plan,
     delay,
@@ -31,6 +31,7 @@ from scenarios.guarantees.all import (
     dp_coordinator_death_is_told,
     dp_coordinator_in_turn,
     dp_death_ends_group,
+    dp_handshakes_agree,
     dp_missing_is_named,
     dp_quiet_when_idle,
     dp_rank_in_turn,
@@ -145,6 +146,10 @@ globals().update(family(__name__, (
     Case("test_ranks_come_to_rest_by_every_thirty_second_step",
          "As it was configured before.",
          Plan(), (*RESTS, dp_quiet_when_idle), play={"workload": rested(), "config": EVERY[32]}),
+    Case("test_headless_core_in_step_believes_in_more_ranks",
+         "Its launcher believes in one rank more: it steps together with as many as the head has.",
+         Plan(), (tokens_match_reference, nothing_left_behind, dp_handshakes_agree, dp_collectives_equal), play={
+             "topology": headless(2, 1, lockstep=True), "options": Options(differs={"data_parallel_size": 3})}),
     Case("test_ranks_pause_and_go_on_together",
          "A pause between steps: nobody steps until all go on.",
          Plan(), (tokens_match_reference, tokens_in_order, blocks_conserved, dp_collectives_equal, pause_exact),

@@ -292,12 +292,6 @@ globals().update(family(__name__, (
          "Its launcher believes in one rank more: it takes over what the head says, and serves.",
          Plan(), (tokens_match_reference, nothing_left_behind, dp_handshakes_agree), play={
              "config": SOON, "options": Options(differs={"data_parallel_size": 3})}),
-    Case("test_headless_core_in_step_believes_in_more_ranks",
-         "The same where it steps together with the others: by as many as the head has.",
-         Plan(), (tokens_match_reference, nothing_left_behind, dp_handshakes_agree, dp_collectives_equal), play={
-             "workload": waves(), "topology": headless(2, 1, lockstep=True),
-             "config": SOON,
-             "options": Options(differs={"data_parallel_size": 3})}),
     Case("test_a_word_of_a_headless_core_is_lost",
          "What it says to the head does not come.",
          lambda nth: plan(drop(TO_HEAD, nth=nth)), STARTS, each=(1, 2, 3), play={"config": SOON}),

@@ -26,6 +26,8 @@ from scenarios.programs.asking import LATE_S, Asking, Turns, held, no_more, slee
 ANY_PORT = "tcp://127.0.0.1:*"
 #: How long a subscriber is silent before it asks, and waits for an answer.
 SILENT_S, ANSWER_S = 0.1, 5.0
+#: Messages that a poll reads at most.
+AT_ONCE = 1000
 
 
 def ask_events(ask: Asking) -> None:
@@ -70,6 +72,13 @@ def _read(subscriber: KVEventSubscriber, count: int) -> list[Report]:
     return told
 
 
+def _told_at_once(subscriber: KVEventSubscriber, count: int) -> list[int]:
+    """How many batches each poll tells of, until so many were told."""
+    told: list[int] = []
+    until(lambda: told.append(len(_numbers(subscriber.poll(0.05)))) or sum(told) >= count)
+    return told
+
+
 def _publishes(ask: Asking) -> None:
     """Live ones, and those from before somebody came."""
     with closing_all(publisher := _publisher(topic="kv", epoch=7, batches=3), _subscriber(publisher, "kv")) as (_, one):
@@ -99,6 +108,9 @@ def _publishes(ask: Asking) -> None:
             ask.took("hearing of what is published behind a rest", time.monotonic() - began, LATE_S)
             live = [report for report in other.poll(0.1) if isinstance(report, Applied) and report.source == "live"]
             ask("what another topic hears of it", lambda: live, [])
+        for number in range(7, 7 + 3 * AT_ONCE):
+            publisher.publish(_batch(number))
+        ask("how much a poll tells at most", lambda: max(_told_at_once(one, 3 * AT_ONCE)) <= AT_ONCE, True)
 
 
 class _Heard(RealPorts):

@@ -22,13 +22,19 @@ import msgspec
 import engine
 from engine.config import EngineConfig
 from engine.errors import BadRequestError
+from engine.wire.buffers import MAX_BUFFERS
 from scenarios.programs.asking import GONE_S, PATIENCE_S, Asking, Turns, held, interrupting, no_more, until
 
 TEXT = " Bruno is our ring."
+#: What has so many travels as a frame of its own: less than what a real socket sends without a copy, by a thread that
+#: it keeps.
+APART_BYTES = 1 << 10
 
 
 def ask_generation(ask: Asking) -> None:
-    config = msgspec.structs.replace(ask.config, skip_tokenizer_init=False, tensor_parallel_size=1)
+    config = msgspec.structs.replace(
+        ask.config, skip_tokenizer_init=False, tensor_parallel_size=1,
+        sockets=msgspec.structs.replace(ask.config.sockets, own_frame_bytes=APART_BYTES))
     _of_the_package(ask)
     _without_a_loop(ask, config)
     _on_a_loop(ask, config)
@@ -78,6 +84,8 @@ def _without_a_loop(ask: Asking, config: EngineConfig) -> None:
             ask(f"the same, given as {type(prompt).__name__} of {len(prompt)}",
                 lambda: [same.token_ids == one.token_ids for same in llm.generate(prompt, params[0])], [True])
         ask("a call", lambda: llm.call_utility("ping", "ab", 3), "ababab")
+        many = [bytes(APART_BYTES)] * (MAX_BUFFERS + 1)
+        ask("a call with more buffers than a message may have", lambda: llm.call_utility("ping", many) == many, True)
         ask.raised("a call that there is none of", lambda: llm.call_utility("carrier_pigeon"), ValueError,
                    "carrier_pigeon")
         ask("its health", llm.check_health, None)

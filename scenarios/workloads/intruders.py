@@ -26,7 +26,8 @@ _DICE = random.Random(2)
 #: Empty, many frames, lengths that nobody has, no msgpack at all, a wrong shape, too deep, large, and by lot. None
 #: begins as a subscription does.
 GARBAGE = [
-    [b""], [b"?"] * 40, [b"\xdf\xff\xff\xff\xff"], [b"\xdd\xff\xff\xff\xff\x01"], [b"\xc1"], [b"\x93\x01\x02\xa1c"],
+    [b""], [b"?"] * 40, [b"\x93"],
+    [b"\xdf\xff\xff\xff\xff"], [b"\xdd\xff\xff\xff\xff\x01"], [b"\xc1"], [b"\x93\x01\x02\xa1c"],
     [b"\x91" * 5000], [b"\x81\xa1x" + b"\x91" * 5000], [b"?" * 70_000],
     *[[bytes([_DICE.randrange(2, 256)]) + _DICE.randbytes(_DICE.randrange(1, 64))] for _ in range(8)],
 ]

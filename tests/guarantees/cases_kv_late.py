@@ -273,3 +273,29 @@ def it_asks_at_once_when_a_batch_comes_behind_the_end_of_its_publisher() -> Buil
 @rejects("kv-asks-in-time")
 def it_asks_at_once_when_a_batch_comes_before_the_end_of_its_publisher() -> Builder:
     return _behind_its_publisher((2.15, "live", _came(1)), (2.3, "asked", {"start": 2, "tag": 2}))
+
+
+def _state_in_pieces(*pieces: int) -> Builder:
+    """Batch 1 is lost for good, and these pieces of the state before batch 3 come, of two. Batch 3 is told late."""
+    told: list[Line] = [(2.42, "kv-snapshot", {"next_seq": 3, "blocks": 1})] if len(pieces) == 2 else []
+    return _writes(_born(4), [
+        (2.0, "asked", {"start": 0, "tag": 1}), (2.1, "end", _end(1, 0, 0, 0)), (2.1, "kv-mirror", _holds(0)),
+        (2.2, "live", _came(0)), (2.2, "kv-batch", _batch(0)), (2.3, "live", _came(2)),
+        (2.3, "asked", {"start": 1, "tag": 2}), (2.3, "kv-gap", {"first": 1, "last": 1}), (2.4, "replayed", _came(2)),
+        (2.4, "end", _end(2, 1, 3, 1, oldest=2)),
+        (2.4, "kv-unrecoverable", {"first": 1, "last": 1, "reason": "too old"}), (2.4, "kv-batch", _batch(2)),
+        (2.4, "asked", {"tag": 3, "snapshot": True}),
+        *((2.41, "piece", {"tag": 3, "epoch": 1, "next": 3, "piece": piece, "pieces": 2, "known": 1})
+          for piece in pieces),
+        *told, (2.45, "live", _came(3)), (2.7, "kv-batch", _batch(3)),
+        (2.7, "kv-mirror", _holds(4) if told else _holds(4, 1))])
+
+
+@accepts("kv-tells-what-came")
+def a_batch_waits_for_the_rest_of_a_state() -> Builder:
+    return _state_in_pieces(0)
+
+
+@rejects("kv-tells-what-came")
+def a_batch_waits_behind_a_state_that_has_come() -> Builder:
+    return _state_in_pieces(0, 1)

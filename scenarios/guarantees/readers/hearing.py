@@ -162,13 +162,16 @@ class Hearer:
         came.end_at = self.heard_at = moment.at
         self.proven.add(said["epoch"])
         self.silent = 0
-        self.waits_until = moment.at
         asked = self.question
-        if asked is not None and asked.said.get("snapshot") and asked.said["tag"] == said["tag"] and said["known"]:
+        if asked is None or not asked.said.get("snapshot") or asked.said["tag"] != said["tag"]:
+            return
+        if said["known"]:
             self.pieces.add(said["piece"])
             self.state = said["next"] if len(self.pieces) == said["pieces"] else None
-            if self.state is not None and said["epoch"] == self.epoch:
-                self.rumoured, self.stirred_at = max(self.rumoured, self.state), moment.at
+        if self.state is not None or not said["known"]:
+            self.waits_until = moment.at
+        if self.state is not None and said["epoch"] == self.epoch:
+            self.rumoured, self.stirred_at = max(self.rumoured, self.state), moment.at
 
     def _asked(self, moment: Moment) -> None:
         self._is_sure(moment.at)
@@ -177,6 +180,7 @@ class Hearer:
             self.waits_until = FOREVER
             self.pieces, self.state = set(), None
         else:
+            self.waits_until = min(self.waits_until, moment.at)
             self.questions += 1
             self.begun[moment.said.get("start", -1)] += 1
             self.silent += 1

@@ -46,6 +46,7 @@ DIFFERENT = {
     "test_waves_of_two_stages": _STAGES, "test_worker_of_a_last_stage_dies_in_step": _STAGES,
     "test_subscriber_dies_and_is_started_again": _NEXT_LIFE,
     "test_state_of_many_blocks_is_told_in_pieces": _STATE, "test_state_comes_while_its_reader_stands_still": _STATE,
+    "test_piece_of_a_state_comes_with_the_next_state": _STATE,
     "test_state_is_changed_on_its_way": _STATE, "test_end_of_an_answer_is_changed": _STATE,
 }
 
