@@ -153,7 +153,7 @@ def _ends_of(request: RecordedRequest) -> list[int]:
     """The token of the model that ended it before its length did; none where something else did, or may have."""
     params, reference = request.params, request.reference_token_ids
     is_cut = params.ignore_eos or params.stop or params.max_tokens is None or len(reference) >= params.max_tokens
-    return [] if is_cut or reference[-1] in params.stop_token_ids else [reference[-1]]
+    return [] if is_cut or not reference or reference[-1] in params.stop_token_ids else [reference[-1]]
 
 
 def continued(workload: Workload, index: int, tokens: int) -> Workload:
