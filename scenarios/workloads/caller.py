@@ -83,15 +83,17 @@ class Caller:
                 yield Observe("abort", {"request": name, "internal": self._internal.get(name, "")})
                 yield from self._asked.abort(name)
             elif command.kind == "raw":
-                frames = [bytes.fromhex(frame) for frame in command.args]
-                if command.request_id:
-                    internal = self._internal[command.request_id]
-                    frames = [EngineCoreRequestType.ADD, msgspec.msgpack.encode([internal, 0])]
-                yield from self._asked.send_raw(frames)
+                yield from self._asked.send_raw(self._raw(command))
             elif command.kind == "utility":
                 yield from self._call(command)
             else:
                 self.finished = True
+
+    def _raw(self, command: Command) -> list[bytes]:
+        """The frames that the workload says, or what bears the id of a request and is none."""
+        if not command.request_id:
+            return [bytes.fromhex(frame) for frame in command.args]
+        return [EngineCoreRequestType.ADD, msgspec.msgpack.encode([self._internal[command.request_id], 0])]
 
     def _add(self, command: Command) -> Loop[None]:
         request, name = command.request, command.request_id

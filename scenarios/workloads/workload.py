@@ -206,7 +206,12 @@ def generated(name: str) -> Workload:
 
 def abort(*names: int | str) -> list[Action]:
     """End requests before their time."""
-    return [Action(kind="abort", name=f"r{name}" if isinstance(name, int) else name) for name in names]
+    return [Action(kind="abort", name=_named(name)) for name in names]
+
+
+def _named(name: int | str) -> str:
+    """The caller's id for a request of the recording, or for one that has a name of its own."""
+    return f"r{name}" if isinstance(name, int) else name
 
 
 def utility(method: str, *args: Any, times: int = 1) -> Action:
@@ -221,7 +226,7 @@ def raw(*frames: bytes) -> Action:
 
 def copy_that_is_none(name: int | str) -> Action:
     """Send what bears the id of a request that was asked for, and is none."""
-    return Action(kind="raw", name=f"r{name}" if isinstance(name, int) else name)
+    return Action(kind="raw", name=_named(name))
 
 
 def of_nobody(name: str, *prompt: int, client_index: int = 0) -> Action:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from engine.topology import Mark, mark_site
 from scenarios.history.history import FOREVER, EngineLife, History, Record
-from scenarios.history.steps import steps_of
+from scenarios.history.steps import Step, steps_of
 
 #: How many requests wait at a core, and how many run.
 Counts = tuple[int, int]
@@ -33,9 +33,12 @@ def quiets(history: History, hub: str, client: str, engines: tuple[EngineLife, .
                   *map(history.closing_at, engines),
                   *(records[0].at for node, records in history.by_node("dying").items()
                     if any(history.lives_with(engine, node) for engine in engines)))
-    over_at = min(over_at, *(_unread_at(history, engine) for engine in engines))
     runs: list[dict[str, bool]] = [{} for _ in engines]
-    changes = [(*change, runs[place]) for place, engine in enumerate(engines) for change in _changes(history, engine)]
+    changes = []
+    for engine, its in zip(engines, runs, strict=True):
+        steps, calls = steps_of(history, engine), history.by_node("rpc-call").get(engine.core, ())
+        over_at = min(over_at, _unread_at(steps, calls))
+        changes += [(*change, its) for change in _changes(history, engine, steps, calls)]
     changes.sort(key=lambda change: change[:2])
     for at, what, names, known_at, its in [*changes, (over_at, _Change.FREED, [], over_at, {})]:
         if since < min(at, over_at):
@@ -58,7 +61,8 @@ class _Change(IntEnum):
     FREED = 3
 
 
-def _changes(history: History, engine: EngineLife) -> Iterator[tuple[float, _Change, list[str], float]]:
+def _changes(history: History, engine: EngineLife, steps: list[Step],
+             calls: Sequence[Record]) -> Iterator[tuple[float, _Change, list[str], float]]:
     """What befell its requests, and when it can have told of that: a step is as early as its call, and a core that
     waits for its results tells nothing. No names: all of them.
     """
@@ -70,10 +74,10 @@ def _changes(history: History, engine: EngineLife) -> Iterator[tuple[float, _Cha
     for record in history.by_node("reset").get(engine.core, ()):
         if record.data["preempts"]:
             yield record.at, _Change.GAVE_WAY, [], record.at
-    called = {record.number: record.at for record in history.by_node("rpc-call").get(engine.core, ())}
+    called = {call.number: call.at for call in calls}
     executed = {record.data["step"]: record.at
                 for record in history.crossings.get(mark_site(engine.core, Mark.EXECUTED), ())}
-    for step in steps_of(history, engine):
+    for step in steps:
         known_at = executed.get(step.record.data["step"], FOREVER)
         if step.came:
             yield called[step.number], _Change.BEGAN, [one.request for one in step.came], known_at
@@ -81,11 +85,11 @@ def _changes(history: History, engine: EngineLife) -> Iterator[tuple[float, _Cha
             yield called[step.number], _Change.GAVE_WAY, step.preempted, known_at
 
 
-def _unread_at(history: History, engine: EngineLife) -> float:
-    """When it called for the first step that no worker has read: nobody knows what was in it."""
-    read = {step.number for step in steps_of(history, engine)}
-    return next((record.at for record in history.by_node("rpc-call").get(engine.core, ())
-                 if record.data["method"] == "execute_model" and record.number not in read), FOREVER)
+def _unread_at(steps: list[Step], calls: Sequence[Record]) -> float:
+    """When a core called for the first step that no worker has read: nobody knows what was in it."""
+    read = {step.number for step in steps}
+    return next((call.at for call in calls
+                 if call.data["method"] == "execute_model" and call.number not in read), FOREVER)
 
 
 def counts_in(record: Record) -> tuple[Counts, ...]:
