@@ -175,11 +175,13 @@ class EngineCoreClient(Opened[ClientLife]):
 
     def pump(self, most: int = 256) -> bool:
         """Take what has arrived, at most `most` messages of each inbox. -> whether there may be more"""
-        for _ in range(most):
-            if not any([self._take_from(inbox) for inbox in self.life.inboxes]):
-                self.run(self.life.look_at_cores())
-                return False
-        return True
+        if self._take(most):
+            return True
+        self.run(self.life.look_at_cores())
+        return False
+
+    def _take(self, most: int = 256) -> bool:
+        return all(any([self._take_from(inbox) for inbox in self.life.inboxes]) for _ in range(most))
 
     def _take_from(self, inbox: str) -> bool:
         message = self.process.sockets[inbox].try_receive()
@@ -254,9 +256,13 @@ class AsyncMPClient(EngineCoreClient):
         self._watched = []
 
     def _readable(self) -> None:
-        if self.loop is None:  # called by an earlier promise of the loop
+        if self.loop is not None:  # else called by an earlier promise of the loop
+            self._watch_on(self.pump())
+
+    def _watch_on(self, has_more: bool) -> None:
+        if self.loop is None:  # detached by what came
             return
-        if self.pump():
+        if has_more:
             self._loop.call_soon(self._readable)  # let the others run, then go on
         sentinels = self._sentinels()
         for sentinel in self._sentinels_watched.difference(sentinels):
@@ -273,5 +279,6 @@ class AsyncMPClient(EngineCoreClient):
 
     def _on_timer(self) -> None:
         self._timer = self._loop.call_later(self.tick_s, self._on_timer)  # first: whatever fails is tried again
-        self._readable()  # nothing is too late that was here in time
+        has_more = self._take()  # nothing is too late that was here in time
         self.tick()
+        self._watch_on(has_more)

@@ -191,7 +191,12 @@ class Process:
         """A signal that comes just before a wait begins ends it, too: its byte is there to be read."""
         self._interruption = interruption
         signal.set_wakeup_fd(-1 if interruption is None else self._wake_write, warn_on_full_buffer=False)
-        if interruption is None and self.cancelled is None:
+        if interruption is None:
+            self._sleep_on()
+
+    def _sleep_on(self) -> None:
+        """A signal's byte has woken who waits: the next wait is none of its."""
+        if self.cancelled is None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, select.PIPE_BUF)
             if self.cancelled is not None:  # meanwhile
@@ -261,6 +266,8 @@ class Process:
             for descriptor, _ in poller.poll(max(1, left_s * 1000)):
                 if descriptor in ends:
                     return None
+                if descriptor == self._wake_read:  # whoever's signal it was
+                    self._sleep_on()
 
     def _take(self, effect: Take) -> list[Any]:
         queue = self.queues[effect.queue]

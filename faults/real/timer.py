@@ -31,5 +31,6 @@ class Timer:
 
     def forget(self) -> None:
         """No longer readable, until it expires again."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.fd, 8)
+        if self._armed:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.fd, 8)

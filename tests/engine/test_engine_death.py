@@ -255,7 +255,7 @@ def test_time_goes_on_for_a_client_whose_look_fails() -> None:
             loop.stop()
         raise failures[-1]
 
-    client._readable = look
+    client._take = look
     loop.set_exception_handler(lambda loop, context: None)
     loop.call_later(LONG_S, loop.stop)
     loop.call_soon(client._on_timer)

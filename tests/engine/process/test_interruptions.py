@@ -177,3 +177,22 @@ def test_what_other_threads_do_is_not_broken_off() -> None:
     with pytest.raises(SystemExit, match="main"):
         interruption.answered(lambda effect: 7, Now())
     assert interruption.answered(lambda effect: 7, Now()) == 7
+
+
+def test_a_signal_of_somebody_else_wakes_who_waits_once(process, tmp_path, monkeypatch) -> None:
+    looks = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: looks.clear())
+
+    def loop():
+        yield OnTerminate(None, "asked")
+        yield OpenSocket(spec(tmp_path))
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        inner = process.sockets["inbox"].try_receive
+        monkeypatch.setattr(process.sockets["inbox"], "try_receive", lambda: looks.append(0) or inner())
+        assert (yield Receive(("inbox",), (yield Now()) + 0.3)) is None
+
+    try:
+        process.run(loop())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert 1 <= len(looks) <= 3, "a processor is used up for a byte that nobody reads"
