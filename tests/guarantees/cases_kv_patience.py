@@ -97,6 +97,39 @@ def a_batch_that_is_held_back_may_be_of_a_life_that_is_over() -> Builder:
     return _misled(held_back=True)
 
 
+def _answered_by_the_next_life(after_s: float, world: str) -> Builder:
+    """Its question reaches the next life alone, which answers so long after it was asked, and had nothing then."""
+    h = history(world=world, subscribers=1, bounds=bounds(replay_s=0.5)).started()
+    h.observes(CORE, "born", pid=10).observes(CORE, "kv-published", seq=0, took=.0001)
+    h.observes(f"{CORE}@1", "born", pid=11).observes(f"{CORE}@1", "kv-published", seq=0, took=.0001)
+    h.now = 2.0
+    h.observes(SUBSCRIBER, "born", pid=9)
+    answered_at = 2.2 + after_s
+    told_at = answered_at + 0.2
+    return _writes(h, [
+        (2.1, "live", _came(0)), (2.1, "kv-batch", _batch(0)), (2.2, "asked", {"start": 1, "tag": 1}),
+        (answered_at, "end", _end(1, 1, 0, 0, epoch=2)), (told_at, "asked", {"start": 0, "tag": 2}),
+        (told_at, "kv-restarted", {"epoch": 2}), (told_at, "kv-gap", {"first": 0, "last": 0}),
+        (told_at, "replayed", _came(0, epoch=2)), (told_at, "kv-batch", _batch(0, "replay")),
+        (told_at, "kv-healed", {"first": 0, "last": 0}), (told_at, "end", _end(2, 0, 1, 1, epoch=2)),
+        (told_at, "kv-mirror", _holds(1))])
+
+
+@accepts("kv-tells-what-came")
+def a_real_reader_takes_an_answer_a_little_later_than_it_waits_for_one() -> Builder:
+    return _answered_by_the_next_life(0.51, "engine")
+
+
+@rejects("kv-tells-what-came")
+def a_real_reader_takes_an_answer_for_which_it_waits_no_more() -> Builder:
+    return _answered_by_the_next_life(1.2, "engine")
+
+
+@rejects("kv-tells-what-came")
+def in_the_twin_an_answer_has_its_time() -> Builder:
+    return _answered_by_the_next_life(0.51, "sim")
+
+
 @accepts("kv-asks-in-time")
 def a_real_one_asks_the_next_life_from_where_it_asked_the_one_before() -> Builder:
     h = history("engine", subscribers=1).started().promised(options=Options(without_epochs=True))
