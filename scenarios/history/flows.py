@@ -66,6 +66,13 @@ class Flow:
                 found.append((send, receive))
         return found
 
+    def read_until(self, since: float, sent_by: float, pause_s: float) -> float:
+        """Until when, from `since` on, its receiver reads what was sent by then, without a longer pause."""
+        for send, receive in self.pairs:
+            if send.at <= sent_by and since < receive.at <= since + pause_s:
+                since = receive.at
+        return since
+
     @cached_property
     def unreceived(self) -> list[Record]:
         """Sends without a receive, in order."""

@@ -220,6 +220,36 @@ def a_client_that_stood_still_is_told_later() -> Builder:
     return _client_stands_still(.01).dies("a")
 
 
+def _reads_what_was_sent(*, before: bool = True, idle_s: float = 0.05, world: str = "engine") -> Builder:
+    """Four outputs that it comes to one by one, behind a death; then it is told."""
+    h, frames = history(world).started().called("a").streams("a", [7]), ("p", "q", "r", "s")
+    h = h.sends(OUTPUTS, *frames).fires("kill", AT_ANSWER) if before else h.fires("kill", AT_ANSWER)
+    for frame in frames:
+        h.wait(.05)
+        (h.receives if before else h.carries)(OUTPUTS, frame)
+    return h.wait(idle_s).dies("a")
+
+
+@accepts("death-is-told")
+def a_real_client_reads_first_what_was_sent_before() -> Builder:
+    return _reads_what_was_sent()
+
+
+@rejects("death-is-told")
+def a_client_has_read_what_was_sent_before_and_is_told_late() -> Builder:
+    return _reads_what_was_sent(idle_s=.15)
+
+
+@rejects("death-is-told")
+def a_client_is_told_late_behind_what_is_sent_after_a_death() -> Builder:
+    return _reads_what_was_sent(before=False)
+
+
+@rejects("death-is-told")
+def in_the_twin_reading_takes_no_time() -> Builder:
+    return _reads_what_was_sent(world="sim")
+
+
 @rejects("health-is-true")
 def a_client_that_stood_still_tells_what_it_heard_before() -> Builder:
     return _client_stands_still(.001).observes("frontend.0", "health", healthy=True, reason="").dies("a")

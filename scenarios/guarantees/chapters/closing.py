@@ -148,6 +148,14 @@ def has_reason_not_to_start(history: History, engine: EngineLife, at: float) -> 
     return bool(history.play.options.differs) or at >= history.group_closing_at(engine)
 
 
+def reading_s(history: History, node: str, death: Death, since: float) -> float:
+    """How long a real one reads what was sent before that death, and lies before the word of it, without a pause."""
+    edge = f"{history.engine_of(death.node).core}->{node}/{Channel.OUTPUTS.value}"
+    resumed = max((s.until for s in history.faults.stalls if s.node == node and s.at <= since < s.until), default=since)
+    return 0.0 if history.simulated else sum(flow.read_until(resumed, death.at, history.bounds.heartbeat_s) - resumed
+                                             for flow in history.flows(Channel.OUTPUTS) if flow.name == edge)
+
+
 def word_is_lost(history: History) -> bool:
     """Whether what a process said to whoever started it was lost, late or damaged, or who said or heard it was hit."""
     return bool(history.faults.hit(*LOSSES, *ORDERINGS, *DAMAGE, *PROCESS, channel=Channel.BIRTH.value))

@@ -25,6 +25,7 @@ from scenarios.guarantees.chapters.closing import (
     judge_last_wait,
     judge_last_words,
     noticed_s,
+    reading_s,
     word_is_lost,
 )
 from scenarios.history.flows import Flow
@@ -99,8 +100,8 @@ def _judge_told(finding: Finding, operation: Operation, death: Death) -> None:
                           since=since, node=node)
         return
     if not finding.took("telling {!r} of the death of {} ({})", operation.request, death.node, death.how, bound=bound,
-                        measured=ended - since - history.faults.frozen_s(node, since, ended, *_ears(history, node)),
-                        at=ended, node=node):
+                        measured=ended - since - history.faults.frozen_s(node, since, ended, *_ears(history, node))
+                        - reading_s(history, node, death, since), at=ended, node=node):
         return
     if noticed_s(history, death, node) == SENTINEL_S and operation.outcome == Outcome.ENGINE_DEAD and not (
             history.in_step(history.engine_of(death.node)) and word_is_lost(history)):  # it looks for another's end
