@@ -90,6 +90,13 @@ class History(Records):
         """The edges of these channels (of all, if none is named) that anything crossed."""
         return self._flows.of(*channels)
 
+    def flow(self, name: str, channel: Channel) -> Flow | None:
+        """That edge of the channel, by its name; None: nothing crossed it."""
+        return next((flow for flow in self.flows(channel) if flow.name == name), None)
+
+    def outputs(self, core: str, caller: str) -> Flow | None:
+        return self.flow(f"{core}->{caller}/{Channel.OUTPUTS.value}", Channel.OUTPUTS)
+
     def sends_by_position(self, flow: Flow) -> dict[int, list[Record]]:
         """What a ring's writer sent, by position. A broadcast is written once and may be recorded per reader."""
         return self._flows.sends_by_position(flow)

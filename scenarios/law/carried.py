@@ -44,7 +44,7 @@ def asks_twice(history: History, receipt: Receipt, answer: Record | None) -> boo
 def _said(history: History, receipt: Receipt) -> Record | None:
     """What its client said of the struck message before it sent it. A call goes to several cores, once to each."""
     edge = history.site_in(receipt.told_by, receipt.site).rpartition(":")[0]
-    flow = next((flow for flow in history.flows(Channel.REQUESTS) if flow.name == edge), None)
+    flow = history.flow(edge, Channel.REQUESTS)
     sent = None if flow is None else next((send for send, receive in flow.pairs if receive.nth == receipt.nth), None)
     if flow is None or sent is None:
         return None

@@ -150,10 +150,10 @@ def has_reason_not_to_start(history: History, engine: EngineLife, at: float) -> 
 
 def reading_s(history: History, node: str, death: Death, since: float) -> float:
     """How long a real one reads what was sent before that death, and lies before the word of it, without a pause."""
-    edge = f"{history.engine_of(death.node).core}->{node}/{Channel.OUTPUTS.value}"
+    flow = history.outputs(history.engine_of(death.node).core, node)
     resumed = max((s.until for s in history.faults.stalls if s.node == node and s.at <= since < s.until), default=since)
-    return 0.0 if history.simulated else sum(flow.read_until(resumed, death.at, history.bounds.heartbeat_s) - resumed
-                                             for flow in history.flows(Channel.OUTPUTS) if flow.name == edge)
+    return 0.0 if flow is None or history.simulated else \
+        flow.read_until(resumed, death.at, history.bounds.heartbeat_s) - resumed
 
 
 def word_is_lost(history: History) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine.messages import ENGINE_CORE_DEAD, Outcome
-from engine.topology import Channel
 from faults.journal import digest_of
 from scenarios.guarantees.base import (
     DAMAGE,
@@ -291,8 +290,7 @@ def _leaving_cores(history: History) -> list[tuple[str, float, float, int]]:
 def _judge_notice(finding: Finding, node: str, caller: str, since: float, bound: float, queued: int) -> None:
     history, engine = finding.history, finding.history.engine_of(node)
     notice = next((record for _, record in history.heard_of("dead-notice", engine, caller)), None)
-    edge = f"{node}->{caller}/{Channel.OUTPUTS.value}"
-    flow = next((flow for flow in history.flows(Channel.OUTPUTS) if flow.name == edge), None)
+    flow = history.outputs(node, caller)
     if notice is None:
         told = history.heard_of("engine-dead", engine, caller)
         if history.ends_with_another(engine, told[0][1].at) if told else history.closes_at(caller) < FOREVER:

@@ -181,14 +181,20 @@ def test_what_other_threads_do_is_not_broken_off() -> None:
 
 def test_a_signal_of_somebody_else_wakes_who_waits_once(process, tmp_path, monkeypatch) -> None:
     looks = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: looks.clear())
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
 
     def loop():
         yield OnTerminate(None, "asked")
         yield OpenSocket(spec(tmp_path))
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         inner = process.sockets["inbox"].try_receive
-        monkeypatch.setattr(process.sockets["inbox"], "try_receive", lambda: looks.append(0) or inner())
+
+        def look():
+            looks.append(0)
+            if len(looks) == 1:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return inner()
+
+        monkeypatch.setattr(process.sockets["inbox"], "try_receive", look)
         assert (yield Receive(("inbox",), (yield Now()) + 0.3)) is None
 
     try:
