@@ -1,8 +1,8 @@
 """Where the processes of real plays come from: a fork server that has already imported what takes seconds.
 
-The server is `multiprocessing`'s own, started once per lab process. It imports torch and the engine and runs a
-tiny model once, so a forked frontend, core or worker starts in milliseconds. It has no ZMQ context, no CUDA
-context and one thread. On GPUs nothing is forked: processes are spawned.
+The server is `multiprocessing`'s own, started once per lab process. It has imported torch and the engine, so a forked
+frontend, core or worker starts in milliseconds. It has no ZMQ context, no CUDA context and one thread. On GPUs nothing
+is forked: processes are spawned.
 """
 
 from __future__ import annotations

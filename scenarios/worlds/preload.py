@@ -28,6 +28,7 @@ import faults.real.ports  # noqa: E402
 import scenarios.worlds.caller  # noqa: E402
 import scenarios.worlds.launching  # noqa: E402
 import scenarios.worlds.listener  # noqa: E402
+from scenarios.worlds import huge_pages  # noqa: E402
 
 #: What is read with its type. How to read a type is found out once, where it is first asked for: each of the forked
 #: would do so again.
@@ -43,5 +44,6 @@ for kind in TYPES:
     msgspec.msgpack.Decoder(kind)
 gc.freeze()  # what is shared is no garbage: to look through it would copy it
 gc.enable()
+huge_pages.collapse()
 
 __all__ = ["engine", "faults", "multiprocessing", "safetensors", "scenarios", "torch", "zmq"]
