@@ -16,9 +16,9 @@ def test_canary_high_water_mark(world):
     """With a high-water mark on the request sockets, and a ROUTER that is not told to complain, requests vanish."""
     run = world.play(
         topology=tensor_parallel(2),
-        workload=recorded("single").then(add(0), utility("ping", "x" * 1000, times=2500)),
+        workload=recorded("single").then(add(0), utility("ping", "x" * 5000, times=900)),
         config=lab_config(sockets={"request_hwm": 200, "router_mandatory": False}, bounds={"request_s": 1.2}),
-        plan=plan(hang("core.0", at=f"{REQUESTS}:receive", nth=100, until=until(f"{REQUESTS}:send", 2490))))
+        plan=plan(hang("core.0", at=f"{REQUESTS}:receive", nth=100, until=until(f"{REQUESTS}:send", 890))))
     run.holds(hwm0_no_loss=Verdict.BROKEN)
 
 
