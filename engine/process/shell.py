@@ -234,7 +234,8 @@ class Process:
     def await_any(self, descriptors: list[int], timeout_s: float) -> None:
         """Wait until one is readable, at most so long. Raises QueueCancelledError once the process is cancelled."""
         self._check()
-        readable([self._wake_read, *descriptors], timeout_s)
+        if self._wake_read in readable([self._wake_read, *descriptors], timeout_s):
+            self._sleep_on()
         self._check()
 
     def _check(self) -> None:

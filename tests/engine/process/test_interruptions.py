@@ -202,3 +202,27 @@ def test_a_signal_of_somebody_else_wakes_who_waits_once(process, tmp_path, monke
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert 1 <= len(looks) <= 3, "a processor is used up for a byte that nobody reads"
+
+
+def test_it_wakes_who_waits_for_other_ranks_once(process) -> None:
+    """As one that introduces itself to other ranks does, or meets them: it looks whenever it is woken."""
+    looks = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+
+    def until_late(until: float) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while time.monotonic() < until:
+            looks.append(0)
+            process.await_any([], until - time.monotonic())
+
+    worker(process, meet=until_late)
+
+    def loop():
+        yield OnTerminate(None, "asked")
+        yield Call("meet", ((yield Now()) + 0.3,), {})
+
+    try:
+        process.run(loop())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert 1 <= len(looks) <= 3, "a processor is used up for a byte that nobody reads"
