@@ -41,7 +41,7 @@ from engine.wire.places import is_chosen_by_the_system, place_of
 from engine.wire.wiring import outputs_of, owner_socket
 
 #: A tick looks at all heartbeats; the shortest bound sets how often.
-TICKS_PER_BOUND = 10
+TICKS_PER_BOUND = 5
 _MOST_AT_ONCE = 256
 
 

@@ -50,7 +50,7 @@ from engine.wire.adoption import parallel_config
 from engine.wire.handshake import HANDSHAKE, REQUESTS
 
 #: A tick looks at all time-outs; the shortest of them sets how often.
-TICKS_PER_BOUND = 10
+TICKS_PER_BOUND = 5
 _AT_ONCE = 0.0
 #: Of the time in which a death has to be told: so long others may know of an end before those who wait for it.
 _SAME_END_SHARE = 0.25

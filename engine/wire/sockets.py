@@ -41,6 +41,7 @@ LARGE_BUFFER_BYTES, MUCH_MEMORY_BYTES, SPARE_MEMORY_BYTES = 1 << 29, 32 << 30, 1
 #: Plain integers: taking apart and joining zmq's own enums costs more than sending a short frame.
 _NOW = int(zmq.NOBLOCK)
 _NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 
 
 def buffer_bytes_for(total: int, available: int) -> int:
@@ -78,6 +79,7 @@ class ZmqSocket:
         self._socket = socket = context.socket(getattr(zmq, spec.kind))
         #: The same without conveniences that cost as much as sending a short frame does.
         self._send, self._receive = super(zmq.Socket, socket).send, super(zmq.Socket, socket).recv
+        self._option = super(zmq.Socket, socket).get
         self._routes = spec.kind == "ROUTER"
         self._heard_from = spec.heard_from
         self._lost = self._torn = False
@@ -154,6 +156,8 @@ class ZmqSocket:
                 while self._socket.getsockopt(zmq.RCVMORE):
                     self._receive(_NOW, False)
                 self._torn = False
+            if not self._option(_EVENTS) & _READABLE:
+                return None  # an empty look, of which there are many, raises nothing
             try:
                 frames = [self._receive(_NOW, False)]
                 while frames[-1].more:

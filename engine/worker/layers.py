@@ -73,13 +73,17 @@ class RMSNorm:
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         self.weight = weight
-        self.eps = eps
+        # x / sqrt(mean(x * x) + eps), with both sides of the root times the width: one length is all that is computed.
+        # On a CPU `functional.rms_norm` is a dozen small steps, and three times as slow on a small model.
+        self._least = torch.tensor(math.sqrt(len(weight) * eps), dtype=torch.float32, device=weight.device)
+        self._root = math.sqrt(len(weight))
+        self._scaled = weight * self._root if weight.dtype is torch.float32 else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is torch.float32:
-            return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        wide = x.float()
-        return self.weight * functional.rms_norm(wide, self.weight.shape, None, self.eps).to(x.dtype)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).hypot(self._least)
+        if self._scaled is not None:
+            return (x / length).mul_(self._scaled)
+        return self.weight * (x / length).mul_(self._root).to(x.dtype)
 
 
 def inverse_frequencies(model: ModelConfig) -> torch.Tensor:
