@@ -40,9 +40,10 @@ from scenarios.lab.settings import config_for, config_of
 from scenarios.programs import program, queue_user, sync_caller
 from scenarios.programs.queue_script import program_script, queue_script
 from scenarios.workloads.workload import Workload, workload_for
-from scenarios.worlds import caller, fork_server, launching, listener
+from scenarios.worlds import caller, launching, listener
 from scenarios.worlds.addresses import reserved_ports, with_events_at
 from scenarios.worlds.base import World
+from scenarios.worlds.forking import fork_server
 from scenarios.worlds.launching import Intruders, address_of
 from scenarios.worlds.measure import Watched, crashed_in, engine_files, errors_in, holdings_of, log_of
 

@@ -13,7 +13,7 @@ import msgspec
 from engine.config import EngineConfig
 from engine.frontend.async_llm import AsyncLLM
 from engine.frontend.attachment import Attachment
-from scenarios.worlds.fork_server import context, without_main
+from scenarios.worlds.forking.fork_server import context, without_main
 from tests.engine.deaths import CALLERS, ask_for_ever
 
 

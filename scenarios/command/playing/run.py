@@ -18,8 +18,8 @@ from scenarios.command.playing.lanes import Lanes, Task, Told
 from scenarios.command.screen import Screen
 from scenarios.lab.catalogue import Scenario
 from scenarios.lab.player import ScenarioResult, Settings, Worlds, play
-from scenarios.worlds import fork_server
 from scenarios.worlds.base import World
+from scenarios.worlds.forking import fork_server
 from scenarios.worlds.registry import known
 
 #: The number of each task that is done, and what came of it.

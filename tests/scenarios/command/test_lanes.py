@@ -63,7 +63,7 @@ def test_where_every_lane_died_nothing_is_waited_for(tmp_path):
     (("vllm",), False, 2)])
 def test_as_many_are_played_at_once_as_there_is_room_for(monkeypatch, names, gpu, jobs):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
-    monkeypatch.setattr("scenarios.worlds.fork_server.has_gpu", lambda device: gpu)
+    monkeypatch.setattr("scenarios.worlds.forking.fork_server.has_gpu", lambda device: gpu)
     assert usual_jobs(names, "auto") == jobs
 
 
@@ -80,7 +80,7 @@ def test_tasks_are_spread_and_each_is_played_once(count):
     (("sim", "vllm"), False, 0)])
 def test_more_are_played_where_real_processes_and_the_twin_have_the_same_cores(monkeypatch, names, gpu, more):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(4))
-    monkeypatch.setattr("scenarios.worlds.fork_server.has_gpu", lambda device: gpu)
+    monkeypatch.setattr("scenarios.worlds.forking.fork_server.has_gpu", lambda device: gpu)
     assert usual_more(names, "auto") == more
 
 

@@ -13,7 +13,7 @@ PROGRAM = """
 
     if __name__ == "__main__":
         import sys
-        from scenarios.worlds import fork_server
+        from scenarios.worlds.forking import fork_server
 
         context = fork_server.{context}()
         with fork_server.without_main():

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scenarios.worlds.huge_pages import HUGE, collapse, whole_pages
+from scenarios.worlds.forking.huge_pages import HUGE, collapse, whole_pages
 
 ROOT = Path(__file__).parents[3]
 MAPS = """\

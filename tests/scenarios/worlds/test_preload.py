@@ -22,7 +22,7 @@ def imported_late(path: Path) -> Iterator[str]:
 
 def test_the_fork_server_has_imported_whatever_the_engine_imports_late() -> None:
     told = subprocess.run(
-        [sys.executable, "-c", "import sys, scenarios.worlds.preload; print('\\n'.join(sys.modules))"],
+        [sys.executable, "-c", "import sys, scenarios.worlds.forking.preload; print('\\n'.join(sys.modules))"],
         cwd=ENGINE.parent, capture_output=True, text=True, check=True, timeout=120)
     loaded = set(told.stdout.split())
     files = {path: ".".join(path.relative_to(ENGINE.parent).with_suffix("").parts) for path in ENGINE.rglob("*.py")}

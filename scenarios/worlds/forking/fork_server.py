@@ -26,7 +26,7 @@ def context() -> Any:
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")
-        _context.set_forkserver_preload(["scenarios.worlds.preload"])
+        _context.set_forkserver_preload(["scenarios.worlds.forking.preload"])
     return _context
 
 

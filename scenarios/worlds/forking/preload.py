@@ -28,7 +28,7 @@ import faults.real.ports  # noqa: E402
 import scenarios.worlds.caller  # noqa: E402
 import scenarios.worlds.launching  # noqa: E402
 import scenarios.worlds.listener  # noqa: E402
-from scenarios.worlds import huge_pages  # noqa: E402
+from scenarios.worlds.forking import huge_pages  # noqa: E402
 
 #: What is read with its type. How to read a type is found out once, where it is first asked for: each of the forked
 #: would do so again.

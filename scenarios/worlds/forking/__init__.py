@@ -1,0 +1,1 @@
+"""Where the processes of real plays come from."""
