@@ -83,7 +83,7 @@ def planted(edits: Sequence[Edit]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder).resolve()
         for package in PACKAGES:
-            shutil.copytree(PROJECT / package, tree / package)
+            shutil.copytree(PROJECT / package, tree / package, ignore=shutil.ignore_patterns("*-pytest-*.pyc"))
         shutil.copy(PROJECT / "pyproject.toml", tree)
         (tree / "sitecustomize.py").write_text(GUARD)
         (tree / "shm").mkdir()

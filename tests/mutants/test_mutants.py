@@ -1,6 +1,6 @@
 """Planted bugs turn their scenarios red, in every world that can have them; without them the same plays are green.
 
-The twin plays all that it can have. The engine plays those that it alone can have, and a third of the others:
+The twin plays all that it can have. The engine plays those that it alone can have, and an eighth of the others:
 
     PLANTED=all pytest tests/mutants        all of them in both worlds, as `make soak` does
 """
