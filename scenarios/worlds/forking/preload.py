@@ -1,6 +1,7 @@
 """Imported by the fork server: what a process of a play would otherwise import, or find out, in its first second."""
 
 import gc
+import os
 
 gc.disable()  # an import leaves no garbage, and makes objects by the hundred thousand to look through for some
 
@@ -8,6 +9,8 @@ import multiprocessing.popen_fork  # noqa: E402
 import multiprocessing.popen_forkserver  # noqa: E402
 
 import msgspec  # noqa: E402
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else numpy, which torch imports, starts threads of its own
 import torch  # noqa: E402
 
 torch.set_num_threads(1)  # a thread pool would not survive the fork

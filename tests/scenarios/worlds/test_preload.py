@@ -1,6 +1,7 @@
 """What a process of a play needs is there when it is forked: what it imports then, each play pays for anew."""
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,3 +30,12 @@ def test_the_fork_server_has_imported_whatever_the_engine_imports_late() -> None
     late = {name for path, module in files.items() if module in loaded for name in imported_late(path)}
     assert "engine.ipc.message_queue" in late, "the search finds nothing"
     assert late - loaded == SELDOM
+
+
+def test_what_plays_are_forked_from_has_one_thread() -> None:
+    asked = "import os, scenarios.worlds.forking.preload; print(len(os.listdir('/proc/self/task')))"
+    told = subprocess.run(
+        [sys.executable, "-c", asked],
+        cwd=ENGINE.parent, capture_output=True, text=True, check=True, timeout=120,
+        env={name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"})
+    assert told.stdout.strip() == "1"
