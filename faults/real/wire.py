@@ -5,6 +5,7 @@ pass unchanged, and it buffers at most `BUFFER_BYTES` each way, so a slow reader
 every message before the nth is handed on, and of the nth so many bytes as the fault's `byte` says (none without
 one); then both connections are closed. While the fault's `until` is not true, new connections are closed as soon as
 they come. Where the cut is silent both stay open until then, and what comes on them vanishes; new ones wait.
+Where the target's file is gone nobody is connected, as without a proxy: who closes a socket asks who is.
 
     greeting   64 bytes each way (ZMTP 3.x), mechanism NULL
     frame      flags | size: 1, or 8 if LONG, big-endian | body        flags: 1 MORE, 2 LONG, 4 COMMAND
@@ -30,6 +31,8 @@ BUFFER_BYTES = 256 << 10
 LAST_BYTES_S = 0.3
 #: How often a refusing proxy looks whether it may stop.
 LOOK_S = 0.003
+#: How often one without a connection looks whether its target is there. libzmq connects again after 100 ms and more.
+FOLLOW_S = 0.02
 _MORE, _LONG, _COMMAND = 1, 2, 4
 
 
@@ -108,22 +111,29 @@ class WireProxy:
         self._flows: list[tuple[_Flow, _Flow]] = []
         self._silenced: list[socket.socket] = []  # ends of connections that carry nothing any more
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.socket(self._family, socket.SOCK_STREAM)
+        #: The target's file, where it has one.
+        self._file = self._target if isinstance(self._target, str) and not self._target.startswith("\0") else None
+        place: Any
         if self._family == socket.AF_UNIX:
             WireProxy._made += 1
             name = f"ringtwin-wire-{os.getpid()}-{WireProxy._made}-{os.urandom(4).hex()}"
-            self._listener.bind("\0" + name)
-            self.address = f"ipc://@{name}"
+            place, self.address = "\0" + name, f"ipc://@{name}"
         else:
-            host = "::1" if self._family == socket.AF_INET6 else "127.0.0.1"
-            self._listener.bind((host, 0))
-            port = self._listener.getsockname()[1]
+            place = "::1" if self._family == socket.AF_INET6 else "127.0.0.1", 0
+        self._listener = self._listening(place)
+        if self._family != socket.AF_UNIX:
+            host, port = self._listener.getsockname()[:2]
             self.address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-        self._listener.listen(16)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="wire", daemon=True)
         self._thread.start()
+
+    def _listening(self, place: Any) -> socket.socket:
+        listener = socket.socket(self._family, socket.SOCK_STREAM)
+        listener.bind(place)
+        listener.listen(16)
+        return listener
 
     def close(self) -> None:
         """Hand on what is under way, then end. To be called when the ZMQ context is terminated."""
@@ -152,7 +162,8 @@ class WireProxy:
             os.close(self._wake_write)
 
     def _turn(self) -> None:
-        ends = self._silenced if self._silenced or self._is_silent() else [self._listener]
+        self._follow()
+        ends = self._silenced if self._silenced or self._is_silent() else [self._listener] * (not self._is_shut)
         wanted: dict[socket.socket | int, int] = dict.fromkeys(ends, selectors.EVENT_READ)
         if not self._closing:
             wanted[self._wake_read] = selectors.EVENT_READ
@@ -163,8 +174,9 @@ class WireProxy:
                 if flow.pending:
                     wanted[flow.sink] = wanted.get(flow.sink, 0) | selectors.EVENT_WRITE
         self._watch(wanted)
+        follows = self._file is not None and not self._flows
         ready = {key.fileobj: events for key, events in
-                 self._selector.select(LOOK_S if self._refusal or self._closing else 1.0)}
+                 self._selector.select(LOOK_S if self._refusal or self._closing else FOLLOW_S if follows else 1.0)}
         self._end_refusal()
         if self._listener in ready:
             self._accept()
@@ -183,6 +195,22 @@ class WireProxy:
         for place, events in wanted.items():
             if place not in known:
                 self._selector.register(place, events)
+
+    @property
+    def _is_shut(self) -> bool:
+        return self._listener.fileno() < 0
+
+    def _follow(self) -> None:
+        """Listen where somebody may be there to connect to."""
+        if self._file is None or self._flows:
+            return
+        if self._is_shut:
+            if os.path.exists(self._file):
+                self._listener = self._listening("\0" + self.address.removeprefix("ipc://@"))
+        elif not os.path.exists(self._file):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._listener)
+            self._listener.close()
 
     def _end_refusal(self) -> None:
         if self._refusal is not None:

@@ -232,3 +232,38 @@ def test_what_lingers_is_delivered_through_the_proxy(pair):
     ends.connected.close()
     ends.core.close()
     assert take(ends.bound, 100) == [b"z" * 10_000] * 100
+
+
+def test_nobody_is_connected_where_the_target_s_file_is_gone(tmp_path):
+    """Or a socket that is closed would take the proxy for somebody who still reads, and linger for it."""
+    path = tmp_path / "target"
+    proxy = WireProxy(f"ipc://{path}", up="up", down=None, cross=lambda site: (None, 0), is_over=lambda *_: True,
+                      on_release=lambda *_: None, now=time.monotonic)
+    _, place = parse_address(proxy.address)
+
+    def connected():
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(1.0)
+        try:
+            client.connect(place)
+        except ConnectionRefusedError:
+            return None
+        return client
+
+    try:
+        for _ in range(2):  # also when it comes again
+            wait_for(lambda: connected() is None)
+            target = socket.socket(socket.AF_UNIX)
+            target.bind(str(path))
+            target.listen()
+            target.settimeout(5.0)
+            ours = wait_for(connected)
+            theirs, _ = target.accept()
+            ours.sendall(b"x")
+            assert theirs.recv(1) == b"x"
+            target.close()
+            path.unlink()
+            theirs.close()
+            assert ours.recv(1) == b""
+    finally:
+        proxy.close()
