@@ -113,25 +113,26 @@ class WireProxy:
         self._selector = selectors.DefaultSelector()
         #: The target's file, where it has one.
         self._file = self._target if isinstance(self._target, str) and not self._target.startswith("\0") else None
-        place: Any
+        self._place: Any  # where it listens
         if self._family == socket.AF_UNIX:
             WireProxy._made += 1
             name = f"ringtwin-wire-{os.getpid()}-{WireProxy._made}-{os.urandom(4).hex()}"
-            place, self.address = "\0" + name, f"ipc://@{name}"
+            self._place, self.address = "\0" + name, f"ipc://@{name}"
+            self._listener = self._listening()
         else:
-            place = "::1" if self._family == socket.AF_INET6 else "127.0.0.1", 0
-        self._listener = self._listening(place)
-        if self._family != socket.AF_UNIX:
-            host, port = self._listener.getsockname()[:2]
+            host = "::1" if self._family == socket.AF_INET6 else "127.0.0.1"
+            self._place = host, 0
+            self._listener = self._listening()
+            port = self._listener.getsockname()[1]
             self.address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="wire", daemon=True)
         self._thread.start()
 
-    def _listening(self, place: Any) -> socket.socket:
+    def _listening(self) -> socket.socket:
         listener = socket.socket(self._family, socket.SOCK_STREAM)
-        listener.bind(place)
+        listener.bind(self._place)
         listener.listen(16)
         return listener
 
@@ -174,9 +175,9 @@ class WireProxy:
                 if flow.pending:
                     wanted[flow.sink] = wanted.get(flow.sink, 0) | selectors.EVENT_WRITE
         self._watch(wanted)
-        follows = self._file is not None and not self._flows
+        idle_s = FOLLOW_S if self._follows else 1.0
         ready = {key.fileobj: events for key, events in
-                 self._selector.select(LOOK_S if self._refusal or self._closing else FOLLOW_S if follows else 1.0)}
+                 self._selector.select(LOOK_S if self._refusal or self._closing else idle_s)}
         self._end_refusal()
         if self._listener in ready:
             self._accept()
@@ -200,17 +201,22 @@ class WireProxy:
     def _is_shut(self) -> bool:
         return self._listener.fileno() < 0
 
+    @property
+    def _follows(self) -> bool:
+        return self._file is not None and not self._flows
+
     def _follow(self) -> None:
         """Listen where somebody may be there to connect to."""
-        if self._file is None or self._flows:
-            return
-        if self._is_shut:
-            if os.path.exists(self._file):
-                self._listener = self._listening("\0" + self.address.removeprefix("ipc://@"))
-        elif not os.path.exists(self._file):
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(self._listener)
-            self._listener.close()
+        if self._follows and os.path.exists(str(self._file)) == self._is_shut:
+            if self._is_shut:
+                self._listener = self._listening()
+            else:
+                self._forget(self._listener)
+
+    def _forget(self, end: socket.socket) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(end)
+        end.close()
 
     def _end_refusal(self) -> None:
         if self._refusal is not None:
@@ -233,14 +239,11 @@ class WireProxy:
         except OSError:
             pass
         self._silenced.remove(end)
-        self._selector.unregister(end)
-        end.close()
+        self._forget(end)
 
     def _close_silenced(self) -> None:
         for end in self._silenced:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(end)
-            end.close()
+            self._forget(end)
         self._silenced.clear()
 
     def _accept(self) -> None:
@@ -336,6 +339,4 @@ class WireProxy:
         if pair in self._flows:
             self._flows.remove(pair)
         for flow in pair:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(flow.source)
-            flow.source.close()
+            self._forget(flow.source)

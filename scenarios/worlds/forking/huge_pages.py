@@ -34,4 +34,4 @@ def collapse() -> int:
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return sum(libc.madvise(address, HUGE, MADV_COLLAPSE) == 0
-               for address in list(whole_pages(Path("/proc/self/maps").read_text())))
+               for address in whole_pages(Path("/proc/self/maps").read_text()))

@@ -33,6 +33,15 @@ def process():
     assert signal.set_wakeup_fd(-1) == -1
 
 
+@pytest.fixture
+def looks():
+    """What a wait writes down of its looks. A signal of somebody else is handled meanwhile, and wakes it once."""
+    before, found = signal.signal(signal.SIGUSR1, lambda number, frame: None), []
+    yield found
+    signal.signal(signal.SIGUSR1, before)
+    assert 1 <= len(found) <= 3, "a processor is used up for a byte that nobody reads"
+
+
 def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -179,10 +188,7 @@ def test_what_other_threads_do_is_not_broken_off() -> None:
     assert interruption.answered(lambda effect: 7, Now()) == 7
 
 
-def test_a_signal_of_somebody_else_wakes_who_waits_once(process, tmp_path, monkeypatch) -> None:
-    looks = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
-
+def test_a_signal_of_somebody_else_wakes_who_waits_once(process, looks, tmp_path, monkeypatch) -> None:
     def loop():
         yield OnTerminate(None, "asked")
         yield OpenSocket(spec(tmp_path))
@@ -197,18 +203,11 @@ def test_a_signal_of_somebody_else_wakes_who_waits_once(process, tmp_path, monke
         monkeypatch.setattr(process.sockets["inbox"], "try_receive", look)
         assert (yield Receive(("inbox",), (yield Now()) + 0.3)) is None
 
-    try:
-        process.run(loop())
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert 1 <= len(looks) <= 3, "a processor is used up for a byte that nobody reads"
+    process.run(loop())
 
 
-def test_it_wakes_who_waits_for_other_ranks_once(process) -> None:
+def test_it_wakes_who_waits_for_other_ranks_once(process, looks) -> None:
     """As one that introduces itself to other ranks does, or meets them: it looks whenever it is woken."""
-    looks = []
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
-
     def until_late(until: float) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
         while time.monotonic() < until:
@@ -221,8 +220,4 @@ def test_it_wakes_who_waits_for_other_ranks_once(process) -> None:
         yield OnTerminate(None, "asked")
         yield Call("meet", ((yield Now()) + 0.3,), {})
 
-    try:
-        process.run(loop())
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert 1 <= len(looks) <= 3, "a processor is used up for a byte that nobody reads"
+    process.run(loop())

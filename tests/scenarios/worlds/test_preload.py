@@ -21,11 +21,16 @@ def imported_late(path: Path) -> Iterator[str]:
                     yield str(node.module)
 
 
+def told_behind_the_imports(program: str) -> list[str]:
+    """The words that it prints, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import os, sys, scenarios.worlds.forking.preload; {program}"],
+        cwd=ENGINE.parent, capture_output=True, text=True, check=True, timeout=120,
+        env={name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}).stdout.split()
+
+
 def test_the_fork_server_has_imported_whatever_the_engine_imports_late() -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", "import sys, scenarios.worlds.forking.preload; print('\\n'.join(sys.modules))"],
-        cwd=ENGINE.parent, capture_output=True, text=True, check=True, timeout=120)
-    loaded = set(told.stdout.split())
+    loaded = set(told_behind_the_imports("print('\\n'.join(sys.modules))"))
     files = {path: ".".join(path.relative_to(ENGINE.parent).with_suffix("").parts) for path in ENGINE.rglob("*.py")}
     late = {name for path, module in files.items() if module in loaded for name in imported_late(path)}
     assert "engine.ipc.message_queue" in late, "the search finds nothing"
@@ -33,9 +38,4 @@ def test_the_fork_server_has_imported_whatever_the_engine_imports_late() -> None
 
 
 def test_what_plays_are_forked_from_has_one_thread() -> None:
-    asked = "import os, scenarios.worlds.forking.preload; print(len(os.listdir('/proc/self/task')))"
-    told = subprocess.run(
-        [sys.executable, "-c", asked],
-        cwd=ENGINE.parent, capture_output=True, text=True, check=True, timeout=120,
-        env={name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"})
-    assert told.stdout.strip() == "1"
+    assert told_behind_the_imports("print(len(os.listdir('/proc/self/task')))") == ["1"]
