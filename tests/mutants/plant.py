@@ -14,6 +14,8 @@ Promises
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import shutil
 import subprocess
@@ -21,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +86,24 @@ def planted(edits: Sequence[Edit]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder).resolve()
         for package in PACKAGES:
-            shutil.copytree(PROJECT / package, tree / package, ignore=shutil.ignore_patterns("*-pytest-*.pyc"))
+            shutil.copytree(first_copy() / package, tree / package, copy_function=os.link)
         shutil.copy(PROJECT / "pyproject.toml", tree)
         (tree / "sitecustomize.py").write_text(GUARD)
         (tree / "shm").mkdir()
         for edit in (*own_memory(tree), *edits):
             apply(edit, tree)
         yield tree
+
+
+@cache
+def first_copy() -> Path:
+    """What all others of this process are linked to: to copy its files for each of them takes as long as a play."""
+    folder = tempfile.TemporaryDirectory(prefix="mutant-")
+    atexit.register(folder.cleanup)
+    for package in PACKAGES:
+        shutil.copytree(PROJECT / package, Path(folder.name, package),
+                        ignore=shutil.ignore_patterns("*-pytest-*.pyc"))
+    return Path(folder.name)
 
 
 def own_memory(tree: Path) -> tuple[Edit, ...]:
@@ -103,24 +117,28 @@ def apply(edit: Edit, tree: Path) -> None:
     text = path.read_text()
     if (count := text.count(edit.old)) != 1:
         raise ValueError(f"{edit.file}: the text to change stands there {count} times, not once:\n{edit.old}")
-    path.write_text(text.replace(edit.old, edit.new))
+    rewrite(path, text.replace(edit.old, edit.new).encode())
+
+
+def rewrite(path: Path, source: bytes) -> None:
+    """A file of a copy, which other copies have, too, until then; and what was compiled of it is gone: two versions
+    may differ by no byte of size.
+    """
+    path.unlink()
+    path.write_bytes(source)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
 
 
 def play(tree: Path, scenarios: Sequence[str], world: str) -> Played:
     """Play these scenarios as a user would, in a process of its own."""
-    file = tree / "out" / "mutant.json"
+    file, output = tree / "out" / "mutant.json", tree / "said"
     named = [word for scenario in scenarios for word in ("--scenario", scenario)]
-    environment = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
-    ended = subprocess.run(
-        [sys.executable, "-m", "scenarios.command", "run", "--world", world, *named, "--out", "out",
-         "--device", "cpu", "--json", str(file)],
-        cwd=tree, env=environment | {"PYTHONPATH": str(tree)}, capture_output=True, text=True, timeout=PLAY_S,
-        check=False)
-    said = ended.stdout + ended.stderr
+    arguments = ["run", "--world", world, *named, "--out", "out", "--device", "cpu", "--json", str(file)]
+    code = (_forked if world == "sim" else _started)(tree, arguments, output)
+    said = output.read_text()
     if not file.exists():
-        return Played(ended.returncode, {}, {}, [said], _imported(tree), said)
+        return Played(code, {}, {}, [said], _imported(tree), said)
     cells: dict[tuple[str, str, str], str] = {}
     evidence: dict[tuple[str, str, str], list[str]] = {}
     runs: list[dict[str, Any]] = msgspec.json.decode(file.read_bytes())["scenarios"]
@@ -130,8 +148,34 @@ def play(tree: Path, scenarios: Sequence[str], world: str) -> Played:
             if cells.get(key) != "BROKEN":
                 cells[key] = cell["verdict"]
                 evidence[key] = [entry["text"] for entry in cell["evidence"]]
-    return Played(ended.returncode, cells, evidence, [run["failure"] for run in runs if "failure" in run],
+    return Played(code, cells, evidence, [run["failure"] for run in runs if "failure" in run],
                   _imported(tree), said)
+
+
+def _started(tree: Path, arguments: list[str], said: Path) -> int:
+    with said.open("w") as output:
+        return subprocess.run([sys.executable, "-m", "scenarios.command", *arguments], cwd=tree, stdout=output,
+                              stderr=output, env=_environment() | {"PYTHONPATH": str(tree)}, timeout=PLAY_S,
+                              check=False).returncode
+
+
+def _forked(tree: Path, arguments: list[str], said: Path) -> int:
+    """The same, by a process that has imported already what is not ours."""
+    server = _fork_server()
+    asked = {"tree": str(tree), "arguments": arguments, "said": str(said), "seconds": int(PLAY_S)}
+    server.stdin.write(json.dumps(asked) + "\n")
+    return int(server.stdout.readline())
+
+
+@cache
+def _fork_server() -> Any:
+    """Ends with its stdin, that is with this process."""
+    return subprocess.Popen([sys.executable, str(Path(__file__).with_name("fork_server.py"))], bufsize=1, text=True,
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
 
 
 def _imported(tree: Path) -> frozenset[str]:

@@ -101,6 +101,17 @@ def test_the_same_play_without_the_bug_is_green(unharmed: dict[str, Played], sce
     assert {name: cells[name] for name in promised if cells[name] not in ("HELD", "UNTESTED")} == {}
 
 
+def test_what_is_changed_in_one_copy_is_changed_in_no_other() -> None:
+    """They share the files that nobody changed."""
+    edit = MUTANTS[0].edits[0]
+    before = (PROJECT / edit.file).read_text()
+    with planted((edit,)) as one, planted(()) as other:
+        assert edit.new in (one / edit.file).read_text()
+        assert (other / edit.file).read_text() == (PROJECT / edit.file).read_text() == before
+    with planted(()) as later:
+        assert (later / edit.file).read_text() == before
+
+
 # -- the table itself
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.mutants.plant import apply, own_memory, planted
+from tests.mutants.plant import apply, own_memory, planted, rewrite
 from tests.mutants.table import SHORT_GUARD
 from tests.mutation.operators import Mutant, mutated, source_of
 from tests.mutation.plays import CALM, ROOT
@@ -74,10 +74,7 @@ def _telling(file: str, scenes: list[EngineScene]) -> list[EngineScene]:
 
 
 def _plant(tree: Path, file: str, source: bytes) -> None:
-    path = tree / file
-    path.write_bytes(source)
-    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):  # two may differ by no byte of size
-        compiled.unlink()
+    rewrite(tree / file, source)
     for edit in own_memory(tree):
         if edit.file == file:
             apply(edit, tree)

@@ -82,7 +82,8 @@ def test_what_raises_is_rescued_and_what_is_called_is_another() -> None:
     ("Core.stop", both(does("tell()"), rescues("ask", "pass")), "nothing that the edit would change"),
     ("Core.start", does("pass"), "no function Core.start"), ("Other.stop", does("pass"), "no function Other.stop"),
     ("Core.stop", reads("DEFALT", "IGNORED"), "nothing that the edit would change"),
-    ("Core.rest", passes("timeout", "None"), "nothing that the edit would change")], ids=str)
+    ("Core.rest", passes("timeout", "None"), "nothing that the edit would change")],
+    ids=["no handler", "no call", "no function", "no class", "no name", "no argument"])
 def test_what_is_not_there_is_refused(function: str, change: Change, why: str) -> None:
     with pytest.raises(EditError, match=why):
         edited(SOURCE, [Edit("somewhere", function, change)])
