@@ -55,12 +55,13 @@ test: check
 	wait $$pure; pure=$$?; cat $(OUT)/pure.log; exit $$((real + pure))
 
 pure: $(VENV)/.ready
-	$(VENV)/bin/python -m pytest $(PURE)
-	$(VENV)/bin/python -m pytest tests/mutants -k sim
+	$(VENV)/bin/python -m pytest -n 2 $(PURE)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/mutants -k sim
 
 real: $(VENV)/.ready
-	$(VENV)/bin/python -m pytest tests --ignore tests/mutants $(addprefix --ignore ,$(PURE))
-	$(VENV)/bin/python -m pytest tests/mutants -k "not sim"
+	$(VENV)/bin/python -m pytest tests/benchmarks
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile tests $(addprefix --ignore ,tests/benchmarks tests/mutants $(PURE))
+	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/mutants -k "not sim"
 	$(VENV)/bin/python -m pytest scenarios -n 2 --out $(OUT)/pytest
 
 sim: $(VENV_SIM)/.ready
