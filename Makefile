@@ -30,6 +30,8 @@ TIMES ?= 10
 # Tests without a play of real processes: nothing in them can be disturbed by what runs beside it.
 PURE = tests/guarantees tests/law tests/mutation tests/sweep tests/explorer tests/sim tests/engine/core tests/reports \
   tests/scenarios/history tests/scenarios/lab tests/engine/coordinator tests/engine/wire
+IGNORED = $(addprefix --ignore ,tests/benchmarks tests/mutants $(PURE))
+PYTEST = $(VENV)/bin/python -m pytest
 # What the samples of `make test` are samples of, and more.
 WHOLE = PRODUCTS=all PLANTED=all SWEEP_PLAYS=3000 KV_TURNS=40 RINGTWIN_TURNS=7 RINGTWIN_ROUNDS=50 \
   RINGTWIN_PLACEMENTS=3
@@ -47,22 +49,27 @@ FIND_LINKS = $$($(PYTHON) -m pip config get global.find-links 2>/dev/null || ech
 report: $(VENV)/.ready
 	$(VENV)/bin/ringtwin run --out $(OUT) $(ARGS)
 
-# Real processes wait more than they compute. What computes runs beside them, and gives way; its output comes last.
+# $(call beside,NAME,COMMAND,OTHER): both at once. The output of the first comes last.
+beside = $(2) >$(OUT)/$(1).log 2>&1 & first=$$!; trap 'kill $$first; exit 130' INT TERM; $(3); other=$$?; \
+  wait $$first; first=$$?; cat $(OUT)/$(1).log; exit $$((first + other))
+
+# Real processes wait more than they compute. What computes runs beside them, and gives way.
 test: check
 	@mkdir -p $(OUT)
-	nice -n 19 $(MAKE) pure >$(OUT)/pure.log 2>&1 & pure=$$!; trap 'kill $$pure; exit 130' INT TERM; \
-	$(MAKE) real; real=$$?; \
-	wait $$pure; pure=$$?; cat $(OUT)/pure.log; exit $$((real + pure))
+	$(call beside,pure,nice -n 19 $(MAKE) pure,$(MAKE) real)
 
 pure: $(VENV)/.ready
-	$(VENV)/bin/python -m pytest -n 2 $(PURE)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/mutants -k sim
+	$(PYTEST) -n 2 $(PURE)
+	$(PYTEST) -n 2 --dist loadgroup tests/mutants -k sim
 
+# Two real things at a time, for two cores; alone what is measured, or sees a bug only while nobody starves.
 real: $(VENV)/.ready
-	$(VENV)/bin/python -m pytest tests/benchmarks
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile tests $(addprefix --ignore ,tests/benchmarks tests/mutants $(PURE))
-	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/mutants -k "not sim"
-	$(VENV)/bin/python -m pytest scenarios -n 2 --out $(OUT)/pytest
+	@mkdir -p $(OUT)
+	$(PYTEST) tests/benchmarks
+	$(call beside,engine,$(PYTEST) tests/engine tests/faults $(IGNORED),$(PYTEST) tests --ignore tests/engine \
+	  --ignore tests/faults $(IGNORED))
+	$(PYTEST) tests/mutants -k "not sim"
+	$(PYTEST) -n 2 scenarios --out $(OUT)/pytest
 
 sim: $(VENV_SIM)/.ready
 	$(VENV_SIM)/bin/python -c "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('torch', 'zmq'))))"

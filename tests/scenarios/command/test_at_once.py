@@ -15,10 +15,11 @@ COUNT = 3 * LEAST + 1
 
 
 def test_the_answers_are_in_order_and_made_by_several():
+    others = multiprocessing.active_children()
     found = at_once(COUNT, lambda number: (number, os.getpid()), cores=3)
     assert [number for number, _ in found] == list(range(COUNT))
     assert len({pid for _, pid in found}) == 3
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(others)
 
 
 @pytest.mark.parametrize("count", [0, 1, LEAST])
@@ -43,9 +44,10 @@ def test_what_fails_there_fails_here():
             raise ValueError("number 1")
         return number
 
+    others = multiprocessing.active_children()
     with pytest.raises(ValueError, match="number 1"):
         at_once(COUNT, work, cores=3)
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(others)
     assert gc.isenabled()
 
 
