@@ -29,7 +29,7 @@ from tests.mutation.plays import (
     modules_of_the_twin,
     phase_scenes,
     scenes,
-    with_coverage,
+    with_lines,
 )
 from tests.mutation.score import Fate, Outcome, judged
 from tests.mutation.shell.plays import engine_scenes
@@ -175,8 +175,7 @@ def _in_twin(mutants: list[Mutant], jobs: int, plans: int, most: int | None, see
     if not mutants:
         return
     with console.status("covering") as status:
-        concerned = sorted({mutant.file for mutant in mutants})
-        _scenes[:] = with_coverage(some(scenes() + phase_scenes(), most), concerned, status.update)
+        _scenes[:] = with_lines(some(scenes() + phase_scenes(), most), mutants, status.update)
         _counts.update(counts_of_phases())
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
         yield from pool.map(_judge, [(mutant, plans, seed) for mutant in mutants])

@@ -22,15 +22,24 @@ class NotPlantableError(Exception):
 def plant(mutant: Mutant, root: Path) -> None:
     """Raises NotPlantableError."""
     source = mutated(source_of(mutant.file, root), mutant)
-    code = _code_of(compile(source, str(root / mutant.file), "exec"), mutant.function.split("."))
-    function = _function_of(importlib.import_module(mutant.file.removesuffix(".py").replace("/", ".")),
-                            mutant.function.split("."))
+    implant(compile(source, str(root / mutant.file), "exec"), mutant.file, mutant.function)
+    forget()
+
+
+def implant(module: types.CodeType, file: str, name: str) -> tuple[types.FunctionType, types.CodeType]:
+    """-> the function that runs the code of this module's from now on, and what it ran before.
+
+    Raises NotPlantableError.
+    """
+    code = _code_of(module, name.split("."))
+    function = _function_of(importlib.import_module(file.removesuffix(".py").replace("/", ".")), name.split("."))
+    before = function.__code__
     if code is not None and not code.co_freevars:  # what asked for them, a `super()`, is what is gone
-        code = code.replace(co_freevars=function.__code__.co_freevars)
-    if code is None or len(code.co_freevars) != len(function.__code__.co_freevars):
-        raise NotPlantableError(mutant.function)
+        code = code.replace(co_freevars=before.co_freevars)
+    if code is None or len(code.co_freevars) != len(before.co_freevars):
+        raise NotPlantableError(name)
     function.__code__ = code
-    _forget()
+    return function, before
 
 
 def _code_of(code: types.CodeType, names: list[str]) -> types.CodeType | None:
@@ -61,7 +70,7 @@ def _function_of(owner: Any, names: list[str]) -> types.FunctionType:
     return owner
 
 
-def _forget() -> None:
+def forget() -> None:
     """What functions of the engine have kept of their answers was answered by the code as it was."""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("engine", "faults", "sim")]:
         for kept in vars(sys.modules[name]).values():

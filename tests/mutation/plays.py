@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import coverage
 import msgspec
 
 from scenarios.guarantees.judge import judge
@@ -22,6 +21,8 @@ from scenarios.lab.sweep import crossings, drawn, phases
 from scenarios.worlds.base import World
 from scenarios.worlds.sim import CHOICES, play_once
 from sim.kernel.choices import enumerate_choices
+from tests.mutation.operators import Mutant
+from tests.mutation.probes import Probes
 
 ROOT = Path(__file__).parents[2]
 #: The scenario in which nothing goes wrong.
@@ -113,19 +114,16 @@ def red(play: Play) -> str | None:
     return None
 
 
-def with_coverage(found: list[Scene], files: list[str], tell: Callable[[str], None]) -> list[Scene]:
-    """The same, with what each takes and which lines it runs."""
-    wanted = {str(ROOT / file): file for file in files}
-    for number, scene in enumerate(found):
-        tell(f"covering {number + 1}/{len(found)}: {scene.name}")
-        meter = coverage.Coverage(data_file=None, include=list(wanted), config_file=False)
-        meter.set_option("run:disable_warnings", ["no-data-collected"])
-        began = time.perf_counter()
-        with meter.collect():
+def with_lines(found: list[Scene], mutants: list[Mutant], tell: Callable[[str], None]) -> list[Scene]:
+    """The same, with what each takes and which lines it runs of the functions that these are in."""
+    probes = Probes()
+    with probes.within(mutants, ROOT):
+        for number, scene in enumerate(found):
+            tell(f"covering {number + 1}/{len(found)}: {scene.name}")
+            began = time.perf_counter()
             play_once(scene.play)
-        scene.seconds = time.perf_counter() - began
-        data = meter.get_data()
-        scene.lines = {file: set(data.lines(path) or ()) for path, file in wanted.items()}
+            scene.seconds = time.perf_counter() - began
+            scene.lines = probes.ran()
     return found
 
 
