@@ -69,7 +69,7 @@ real: $(VENV)/.ready
 	$(call beside,engine,$(PYTEST) tests/engine tests/faults $(IGNORED),$(PYTEST) tests --ignore tests/engine \
 	  --ignore tests/faults $(IGNORED))
 	$(PYTEST) tests/mutants -k "not sim"
-	$(PYTEST) -n 2 scenarios --out $(OUT)/pytest
+	$(PYTEST) -n 4 scenarios --out $(OUT)/pytest
 
 sim: $(VENV_SIM)/.ready
 	$(VENV_SIM)/bin/python -c "import importlib.util as u, sys; sys.exit(any(map(u.find_spec, ('torch', 'zmq'))))"

@@ -17,7 +17,6 @@ from typing import Any
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import track
 
 from reports import measured
 from tests.mutation.operators import Mutant, mutants_of
@@ -34,6 +33,7 @@ from tests.mutation.plays import (
 from tests.mutation.score import Fate, Outcome, judged
 from tests.mutation.shell.plays import engine_scenes
 from tests.mutation.shell.score import bed, judged_on_engine
+from tests.progress import tracked
 from tests.provenance import command, commit, today
 
 #: The pure files whose bugs the twin can have: what both worlds run.
@@ -162,7 +162,7 @@ def main(files: tuple[str, ...], sample: int | None, seed: int, jobs: int, plans
     work = [mutant for mutant in mutants if mutant.id not in known]
     json_file.parent.mkdir(parents=True, exist_ok=True)
     outcomes = _on_engine(work, console) if shell else _in_twin(work, jobs, plans, most, seed, console)
-    for outcome in track(outcomes, "mutants", total=len(work), console=console):
+    for outcome in tracked(outcomes, "mutants", len(work), console):
         done.append(outcome)
         json_file.write_bytes(msgspec.json.encode(summary(done, len(mutants))))
     _tell(console, summary(done, len(mutants)), json_file)

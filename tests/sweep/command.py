@@ -12,13 +12,13 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import track
 
 from faults.plan import plan_to_json
 from reports import measured
 from scenarios.history.play import Play
 from scenarios.lab.sweep import Finding, Phase, crossings, kinds, neighbours, phases, red, sampled, singles, words
 from scenarios.worlds.sim import play_once
+from tests.progress import tracked
 from tests.provenance import command, commit, today
 
 CHUNK = 32
@@ -66,7 +66,7 @@ def main(most: int | None, pairs_s: float, seed: int, jobs: int, publish: bool, 
     found: list[Finding] = []
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
         results = pool.map(is_red, flat, chunksize=CHUNK)
-        found += [one for one in track(results, "one fault", total=len(flat), console=console) if one is not None]
+        found += [one for one in tracked(results, "one fault", len(flat), console) if one is not None]
         paired, until = 0, time.monotonic() + pairs_s
         pairs = _pairs(plays, until)
         while batch := [pair for _, pair in zip(range(CHUNK * jobs * 4), pairs, strict=False)]:
