@@ -60,7 +60,8 @@ test: check
 
 pure: $(VENV)/.ready
 	$(PYTEST) -n 2 $(PURE)
-	$(PYTEST) -n 2 --dist loadgroup tests/mutants -k sim
+	$(PYTEST) -n 2 tests/mutants -k "sim and planted_bug"
+	$(PYTEST) tests/mutants -k "sim and without_the_bug"
 
 # Two real things at a time, for two cores; alone what is measured, or sees a bug only while nobody starves.
 real: $(VENV)/.ready

@@ -87,7 +87,6 @@ def unharmed(request: pytest.FixtureRequest) -> dict[str, Played]:
     return found
 
 
-@pytest.mark.xdist_group("mutants-unharmed")
 @pytest.mark.parametrize(("scenario", "world"), _parameters(SCENARIOS, lambda scenario: scenario))
 def test_the_same_play_without_the_bug_is_green(unharmed: dict[str, Played], scenario: str, world: str) -> None:
     """Whatever turns red above does so because of the bug."""
