@@ -1,7 +1,7 @@
 # Every verb of this project, once. CI runs the same ones.
 #
 #   make report   play all scenarios in both worlds -> out/report/index.html, out/results.json
-#   make test     lint, types, tests, and the scenarios as tests: some 20 minutes on two cores. Of what takes longer it plays a
+#   make test     lint, types, tests, and the scenarios as tests: some 27 minutes on two cores. Of what takes longer it plays a
 #                 sample that is the same each time: planted bugs, single faults, combinations, rounds of benchmarks.
 #                 It is `make pure`, which starts no engine, beside `make real`, which has the scenarios
 #   make vllm     vLLM's own processes, in an environment of their own -> out/vllm/report/index.html, out/vllm/results.json
