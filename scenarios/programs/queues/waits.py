@@ -79,7 +79,7 @@ def _full(writer: MessageQueue, seconds: float) -> None:
 def _lateness_of_an_end(reader: MessageQueue) -> float:
     """How long after it was to end a wait in vain is over: the middle of some."""
     late = []
-    for _ in range(3):
+    for _ in range(5):
         began = time.monotonic()
         nothing(reader, SOON_S)
         late.append(time.monotonic() - began - SOON_S)
