@@ -95,7 +95,7 @@ check: $(VENV)/.ready
 
 soak: $(VENV)/.ready
 	$(WHOLE) SCHEDULER_EXAMPLES=1500 KV_EXAMPLES=3000 RANDOM_PLANS=500 PREEMPTED=3000 RANDOM_ENGINE_PLANS=200 RINGTWIN_KILLS=200 RINGTWIN_RING_MESSAGES=1000000 \
-	  RINGTWIN_RING_MIXED=10000 $(VENV)/bin/python -m pytest tests
+	  RINGTWIN_RING_MIXED=10000 $(PYTEST) tests
 	$(VENV)/bin/python -m tests.explorer --full
 	$(VENV)/bin/python -m tests.sweep --pairs 1200 --out $(OUT)/sweep
 	for i in $$(seq $(TIMES)); do $(VENV)/bin/ringtwin run --seed $$i --out $(OUT)/soak/$$i $(ARGS) || exit $$?; done

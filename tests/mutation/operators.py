@@ -76,6 +76,15 @@ def _compiles(source: bytes, mutant: Mutant, function: tuple[int, int]) -> bool:
     return True
 
 
+def functions_of(node: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Each with its qualified name; a function inside of a function belongs to the outer one."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield outer + child.name, child
+        else:
+            yield from functions_of(child, f"{outer}{child.name}." if isinstance(child, ast.ClassDef) else outer)
+
+
 class _Finder:
     def __init__(self, file: str, source: bytes) -> None:
         self._file, self._source = file, source
@@ -86,18 +95,9 @@ class _Finder:
 
     def found(self) -> Iterator[tuple[Mutant, tuple[int, int]]]:
         """Each with where the lines of its function begin and end, decorators excepted."""
-        yield from self._inside(ast.parse(self._source), ())
-
-    def _inside(self, node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[Mutant, tuple[int, int]]]:
-        """Functions, at any depth; a function inside of a function belongs to the outer one."""
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                place = self._starts[child.lineno - 1], self._span(child)[1]
-                yield from ((mutant, place) for mutant in self._function(child, ".".join((*names, child.name))))
-            elif isinstance(child, ast.ClassDef):
-                yield from self._inside(child, (*names, child.name))
-            else:
-                yield from self._inside(child, names)
+        for name, function in functions_of(ast.parse(self._source)):
+            place = self._starts[function.lineno - 1], self._span(function)[1]
+            yield from ((mutant, place) for mutant in self._function(function, name))
 
     def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Iterator[Mutant]:
         for statement in function.body:  # these first: where two make the same change, the narrower name is kept

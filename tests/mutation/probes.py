@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.mutation.operators import Mutant, source_of
+from tests.mutation.operators import Mutant, functions_of, source_of
 from tests.mutation.plant import NotPlantableError, forget, implant
 
 #: What a probe calls, with the number of its place.
@@ -42,8 +42,9 @@ class Probes:
         setattr(builtins, RAN, self._ran.add)
         for file, names in _functions(mutants).items():
             tree = ast.parse(source_of(file, root))
-            for function in _named(tree, names):
-                self._probe(function, file)
+            for name, function in functions_of(tree):
+                if name in names:
+                    self._probe(function, file)
             module = compile(ast.fix_missing_locations(tree), str(root / file), "exec")
             for name in names:
                 try:
@@ -60,7 +61,7 @@ class Probes:
             forget()
 
     def _probe(self, node: ast.AST, file: str) -> None:
-        for child in list(ast.iter_child_nodes(node)):
+        for child in ast.iter_child_nodes(node):
             self._probe(child, file)
         for name in ("body", "orelse", "finalbody"):
             if isinstance(body := getattr(node, name, None), list):
@@ -88,12 +89,3 @@ def _functions(mutants: Iterable[Mutant]) -> dict[str, set[str]]:
     for mutant in mutants:
         found.setdefault(mutant.file, set()).add(mutant.function)
     return found
-
-
-def _named(node: ast.AST, names: set[str], outer: str = "") -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            if outer + child.name in names:
-                yield child
-        else:
-            yield from _named(child, names, f"{outer}{child.name}." if isinstance(child, ast.ClassDef) else outer)
